@@ -1,0 +1,21 @@
+// What this CPU can run, asked once at start-up. The kernel lists name their needs with these.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+/// One kernel target; each includes the ones before it.  auto_ means the best this CPU has.
+enum class CpuTarget { ref, avx2, avx512, avx512_bf16 };
+
+const char* name_of(CpuTarget target);  // "ref", "avx2", "avx512", "avx512_bf16"
+/// True if this CPU and operating system run the target.
+bool cpu_runs(CpuTarget target);
+/// All targets this CPU runs, plainest first.
+std::vector<CpuTarget> cpu_targets();
+/// Brand string of the processor, "AMD EPYC 7763" or the like.
+std::string cpu_name();
+/// Instruction sets found among those nibble has a use for, for `nibble doctor`: "avx2 fma f16c avx512f ...".
+std::string cpu_features();
+
+}  // namespace nibble
