@@ -15,18 +15,18 @@ using Json = nlohmann::json;
 using Series = std::map<int64_t, double>;
 
 // The picture in user units; the plot area is what the margins leave.
-constexpr double width = 860, height = 440, left = 62, right = 20, top = 74, bottom = 52;
+constexpr double width = 860, height = 440, left = 62, right = 36, top = 74, bottom = 52;
 constexpr size_t most_points = 1600;  // more than a screen has columns; longer runs are drawn as ranges of buckets
 
 constexpr const char* style = R"(<style>
   svg { font: 13px system-ui, sans-serif; }
   .paper { fill: #ffffff; } .text { fill: #24292f; } .quiet { fill: #57606a; }
   .grid { stroke: #d8dee4; } .axis { stroke: #57606a; }
-  .train { stroke: #9ec5f4; } .mean { stroke: #0b63c5; } .eval { stroke: #c4432b; fill: #c4432b; }
+  .train { stroke: #9ec5f4; } .mean { stroke: #0b63c5; } .eval { stroke: #c4432b; } circle.eval { fill: #c4432b; }
   @media (prefers-color-scheme: dark) {
     .paper { fill: #0d1117; } .text { fill: #e6edf3; } .quiet { fill: #9198a1; }
     .grid { stroke: #262c36; } .axis { stroke: #9198a1; }
-    .train { stroke: #2b4d75; } .mean { stroke: #6cb0ff; } .eval { stroke: #ff8a70; fill: #ff8a70; }
+    .train { stroke: #2b4d75; } .mean { stroke: #6cb0ff; } .eval { stroke: #ff8a70; } circle.eval { fill: #ff8a70; }
   }
 </style>
 )";

@@ -87,18 +87,19 @@ TEST(ReportCurve, DrawsWhatWasMeasured) {
   m.train = {{0, 7}, {50, 5}, {100, 3}};
   m.eval = {{0, 7}, {100, 3}};
   const std::string svg = loss_curve_svg(m, "a <tiny> & \"small\" run");
-  // Steps 0..100 fill 62..840; losses 2.84..7.16 (4 % of air each side) fill 388..74.
+  // Steps 0..100 fill 62..824; losses 2.84..7.16 (4 % of air each side) fill 388..74.
   EXPECT_NE(svg.find("class=\"train\" fill=\"none\" stroke-width=\"1.2\" stroke-linejoin=\"round\" "
-                     "points=\"62.0,85.6 451.0,231.0 840.0,376.4\""),
+                     "points=\"62.0,85.6 443.0,231.0 824.0,376.4\""),
             std::string::npos)
       << svg;
-  EXPECT_NE(svg.find("cx=\"840.0\" cy=\"376.4\""), std::string::npos);
+  EXPECT_NE(svg.find("cx=\"824.0\" cy=\"376.4\""), std::string::npos);
   EXPECT_EQ(count(svg, "<circle"), 3u);  // two points and the legend
   EXPECT_NE(svg.find(">a &lt;tiny&gt; &amp; &quot;small&quot; run</text>"), std::string::npos);
   EXPECT_NE(svg.find("training 5.000 after 101 steps, evaluation 3.000"), std::string::npos);
   EXPECT_NE(svg.find("prefers-color-scheme: dark"), std::string::npos);
   EXPECT_EQ(count(svg, "href"), 0u);  // self-contained
   EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
+  EXPECT_EQ(count(svg, " .eval { stroke: #c4432b; }"), 1u);  // a style with fill would win over fill="none" of the line
 }
 
 TEST(ReportCurve, LongRunsKeepTheirPeaks) {
