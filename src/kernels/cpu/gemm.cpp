@@ -1,10 +1,10 @@
 // f32 GEMM: C[m, n] (+)= A B^T after BLIS (Van Zee and van de Geijn, "BLIS: a framework for rapidly instantiating BLAS
 // functionality", 2015). Three levels:
-//   B block   up to 8 MiB of B, packed by all threads: panels of `columns` columns, k within a panel, in chunks of
-//   `depth` task      up to `height` rows of A, packed by the thread that takes the task, times a group of B panels
-//   register  `rows` x `columns` accumulators: a register block, each output in exactly one lane
-// A product of at most `few_rows` rows would read each packed value of B once or twice only, so there A is packed
-// whole, and B a chunk of a panel at a time into L1 by whoever needs it: decoding reads the weights from memory once.
+//   - a block of up to 8 MiB of B, packed by all threads: panels of `columns` columns, cut into chunks of `depth` k;
+//   - a task: up to `height` rows of A, packed by the thread that takes the task, times a group of panels;
+//   - a register block: up to `max_rows` rows times one panel, each output one lane of an accumulator.
+// A product of at most `few_rows` rows would read each packed value of B a few times only, so there A is packed whole,
+// and B a chunk of a panel at a time into L1 by whoever needs it: decoding reads the weights from memory once.
 // Between two chunks of k an accumulator rests in C; a reload changes no bit (contract in gemm.h).
 #include "kernels/cpu/gemm.h"
 
@@ -25,7 +25,7 @@ constexpr int columns = 2 * lanes;
 constexpr int64_t column_unit = 32;      // whole panels on every target
 constexpr int64_t height = 128;          // rows of a task: height x depth of A is 256 KiB, half of a Zen 3's L2
 constexpr int64_t depth = 512;           // k of a chunk
-constexpr int64_t few_rows = 32;         // up to here B is packed on the fly,
+constexpr int64_t few_rows = 64;         // up to here B is packed on the fly,
 constexpr int64_t few_rows_depth = 256;  // in chunks of 256 k: 32 KiB at most
 constexpr int64_t block_floats = int64_t{2} << 20;  // of packed B
 constexpr int64_t gap = 16;   // free floats after a panel of A: the last word stored runs over its end
@@ -117,12 +117,21 @@ float* aligned(std::byte* p) {
 
 // ------------------------------------------------------------------------------------------------------------ packing
 
+constexpr int64_t along_step = 16;  // k packed at a time over all panels of an operand whose rows are contiguous
+
+// Fetches rows [i, i + rows) of the next step: the lines of a column of k are too far apart for the hardware to guess.
+void prefetch_step(const GemmOperand& o, int64_t i, int64_t rows, int64_t k, int64_t end) {
+  for (; k < end; ++k)
+    for (int64_t r = 0; r < rows; r += 16) __builtin_prefetch(o.data + i + r + k * o.k_stride);
+}
+
 // Rows [i0, i0 + size) of A and kc of its k: panels of rows.length(p) rows, panel p at begin(p) * kc + p * gap.
 void pack_a(const GemmOperand& a, int64_t i0, const Split& rows, int64_t k0, int64_t kc, float* dst) {
   // Where rows are contiguous, a few k of all panels at a time: the lines read then still are in L1 for the next panel.
-  const int64_t step = a.k_stride == 1 ? kc : 16;
+  const int64_t step = a.k_stride == 1 ? kc : along_step;
   for (int64_t k = 0; k < kc; k += step) {
     const int64_t some = smaller(step, kc - k);
+    prefetch_step(a, i0, rows.size, k0 + k + step, k0 + smaller(k + 2 * step, kc));
     for (int64_t p = 0; p < rows.parts; ++p) {
       const int64_t width = rows.length(p);
       pack_rows(a, i0 + rows.begin(p), width, k0 + k, some, dst + rows.begin(p) * kc + p * gap + k * width, width);
@@ -173,11 +182,14 @@ void pack_block(const GemmCall& call, const BBlock& block, ThreadPool& pool, flo
   pool.run(block.chunks.parts * groups, [&](int64_t task, int) {
     const int64_t q = task / groups, p0 = task % groups * group, p1 = smaller(block.panels(), p0 + group);
     const int64_t kc = block.chunks.length(q), k0 = block.k0 + block.chunks.begin(q);
-    const int64_t step = call.b.k_stride == 1 ? kc : 16;  // as in pack_a
-    for (int64_t k = 0; k < kc; k += step)
+    const int64_t step = call.b.k_stride == 1 ? kc : along_step;  // as in pack_a
+    const int64_t j = block.j0 + p0 * columns, width = smaller(p1 * columns, block.n) - p0 * columns;
+    for (int64_t k = 0; k < kc; k += step) {
+      prefetch_step(call.b, j, width, k0 + k + step, k0 + smaller(k + 2 * step, kc));
       for (int64_t p = p0; p < p1; ++p)
         pack_panel(call.b, block.j0 + p * columns, smaller(columns, block.n - p * columns), k0 + k,
                    smaller(step, kc - k), packed + block.place(q, p) + k * columns);
+    }
   });
 }
 

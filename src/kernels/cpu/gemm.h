@@ -33,7 +33,7 @@ struct GemmCall {
 
 /// In each target's namespace:
 ///   gemm_workspace_bytes: what gemm needs for these sizes and a pool of `threads` threads. The same number on every
-///     target, so that a plan does not depend on the machine; at most 8 MiB and about 0.3 MiB a thread (up to 32 rows:
+///     target, so that a plan does not depend on the machine; at most 8 MiB and about 0.3 MiB a thread (up to 64 rows:
 ///     4 (m + 1) k bytes and 32 KiB a thread).
 ///   gemm: runs on all threads of the pool; allocates nothing. workspace: at least that many bytes for pool.size().
 namespace avx2 {
