@@ -230,13 +230,15 @@ bool remove_tree(const fs::path& path) noexcept {
   return !error;
 }
 
-void trash(const fs::path& path) {
+fs::path rename_aside(const fs::path& path, const std::string& prefix) {
   const fs::path parent = path.parent_path();
-  const fs::path away = with_nonce(parent, ".trash-" + path.filename().string(), "rename to",
-                                   [&](const char* to) { return rename_new(path.c_str(), to); });
+  const fs::path away =
+      with_nonce(parent, prefix, "rename to", [&](const char* to) { return rename_new(path.c_str(), to); });
   sync_directory(parent);
-  remove_tree(away);
+  return away;
 }
+
+void trash(const fs::path& path) { remove_tree(rename_aside(path, ".trash-" + path.filename().string())); }
 
 int64_t remove_leftovers(const fs::path& directory) {
   int64_t removed = 0;

@@ -80,6 +80,8 @@ bool remove_tree(const std::filesystem::path& path) noexcept;
 /// Renames `path` to `.trash-<name>-<nonce>` beside it, then removes that, so that a half removed directory is never
 /// taken for a whole one. Errors: E801 if the rename fails.
 void trash(const std::filesystem::path& path);
+/// Renames `path` to <prefix>-<nonce> beside it, durably. Returns the new path. Errors: E801.
+std::filesystem::path rename_aside(const std::filesystem::path& path, const std::string& prefix);
 /// Removes what interrupted saves and removals left: entries `.tmp-*` and `.trash-*` of a directory. Returns how many.
 int64_t remove_leftovers(const std::filesystem::path& directory);
 /// Bytes that an unprivileged process may still write to the file system of `path`. Errors: E803.
