@@ -27,7 +27,7 @@ const Folder folders[] = {
     {"graph",    {"core"}},
     {"ops",      {"core", "graph"}},
     {"passes",   {"core", "graph", "ops"}},
-    {"models",   {"core", "graph", "ops"}},
+    {"models",   {"core", "numerics", "graph", "ops"}},
     {"kernels",  {"core", "numerics"}},
     {"plan",     {"core", "graph", "ops", "passes"}},
     {"runtime",  {"core", "numerics", "graph", "ops", "passes", "plan", "kernels"}},
