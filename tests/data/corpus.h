@@ -1,0 +1,83 @@
+// What the tests of src/data share: a folder that goes away, a tokenizer of bytes, and a check of error rows.
+#pragma once
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/threads.h"
+#include "data/dataset.h"
+#include "data/encoder.h"
+#include "data/shards.h"
+
+namespace nibble {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "nibble-test-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
+  const std::string& path() const { return path_; }
+  /// Writes a file and returns its path.
+  std::string write(std::string_view name, std::string_view content) const {
+    std::ofstream(*this / name, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
+    return *this / name;
+  }
+
+ private:
+  std::string path_;
+};
+
+inline std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The byte tokenizer: id = byte, BOS 256, EOS 257, PAD 258.  Source: spec/training.md 4.2.
+inline TextEncoder byte_encoder() {
+  TextEncoder e;
+  e.encode = [](std::string_view text, std::vector<int32_t>& ids) {
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  };
+  e.bos = 256, e.eos = 257, e.pad = 258, e.vocab = 259, e.hash = 1, e.name = "byte";
+  return e;
+}
+
+/// A shard with one document per list, one source byte a token.
+inline std::string write_shard(const std::string& path, const std::vector<std::vector<int32_t>>& documents,
+                               int bytes_per_id = 2) {
+  ShardWriter writer(path, bytes_per_id, 7);
+  for (const auto& ids : documents) writer.add(ids, static_cast<int64_t>(ids.size()));
+  writer.finish();
+  return path;
+}
+
+/// Runs f, which must throw Error `id` with exit code `exit` whose message contains every word.
+template <class F>
+void expect_error(F f, const std::string& id, int exit, const std::vector<std::string>& words) {
+  try {
+    f();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.id, id) << error.message();
+    EXPECT_EQ(error.exit_code(), exit) << error.message();
+    for (const std::string& word : words)
+      EXPECT_NE(error.message().find(word), std::string::npos) << "missing: " << word << "\n" << error.message();
+    return;
+  }
+  ADD_FAILURE() << "expected " << id << ", nothing was thrown";
+}
+
+}  // namespace nibble
