@@ -40,7 +40,8 @@ class Config {
   bool is_set(std::string_view key) const;
   /// The key was written by the run file or the command line, not by the base or the model file.
   bool is_explicit(std::string_view key) const;
-  /// "default", "model nibble-1m", "runs/a.yml:3", "argument 2", "train on text files", "checkpoint", "numerics=maxtext".
+  /// "default", "model nibble-1m", "runs/a.yml:3", "argument 2", "train on text files", "checkpoint",
+  /// "numerics=maxtext".
   const std::string& origin(std::string_view key) const;
   const ConfigValue& value(std::string_view key) const;
   std::string json_of(std::string_view key) const { return value_json(value(key)); }
@@ -78,8 +79,9 @@ struct ResolveOptions {
   std::string command = "train";  // decides whether text files alone mean the small model of 1.7
   /// Leading words that the command takes for itself (CKPT, RUN): kept in Resolved::operands, never read as a file.
   int operands = 0;
-  std::vector<std::string> word_options;  // options that take a word, without dashes: {"n", "seeds"}: `--seeds 3`, `-n 8`
-  std::vector<std::string> flags;         // options without a value, without dashes: {"changed", "dry-run", "v"}
+  std::vector<std::string>
+      word_options;                // options that take a word, without dashes: {"n", "seeds"}: `--seeds 3`, `-n 8`
+  std::vector<std::string> flags;  // options without a value, without dashes: {"changed", "dry-run", "v"}
   /// Existing files among the arguments are appended to this key.
   std::string files_key = "train_files";
   /// Values of a checkpoint (nibble.json "config"): key and JSON text. They stand in for the model file, which is not
@@ -104,8 +106,15 @@ struct Resolved {
 /// No device and no data file is opened; existence of files is asked for.
 Resolved resolve(const std::vector<std::string>& arguments, const ResolveOptions& options = {});
 
-/// Text of a configuration file packed into the program, by its path under configs/ ("base.yml", "models/nibble-1m.yml");
-/// empty when there is none. packaged_configs() lists the paths in byte order.
+/// Rows of one optimizer step: per_device_batch_size x devices x gradient_accumulation_steps.
+int64_t global_batch(const Config& config);
+/// Optimizer steps of the run: steps, or token_budget / tokens of a step rounded up; steps=-1 follows the schedule.
+int64_t total_steps(const Config& config);
+/// Length S of the learning-rate schedule: learning_rate_schedule_steps, or total_steps().
+int64_t schedule_steps(const Config& config);
+
+/// Text of a configuration file packed into the program, by its path under configs/ ("base.yml",
+/// "models/nibble-1m.yml"); empty when there is none. packaged_configs() lists the paths in byte order.
 std::string_view packaged_config(std::string_view path);
 std::vector<std::string_view> packaged_configs();
 
