@@ -49,10 +49,10 @@ Value take_row(Builder& b, Value x_RE, Value index);
 /// Numbers of one update that change from step to step: f32 [8].
 enum UpdateScalar { update_lr, update_b1, update_1mb1, update_b2, update_1mb2, update_c1, update_c2, update_clip, update_scalars };
 /// AdamW (and adam_pax, by its scalars) as in spec/training.md 2.9, in place. The gradient is the sum of `gradients`
-/// in order, times the clip factor.
-void adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root,
+/// in order, times the clip factor. Returns the new weight.
+Value adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root,
            double weight_decay);
-void sgd(Builder& b, Value w, const Values& gradients, Value scalars);
+Value sgd(Builder& b, Value w, const Values& gradients, Value scalars);
 /// Sums of squares per 16x16 tile (2-D) or 256 elements (1-D) of the sum of `parts`, in f64 (spec/training.md 2.11).
 Value sum_squares(Builder& b, const Values& parts);
 /// sqrt of the sum of all tile sums: f64 [1]; order-free (spec/scale.md 5.2), NaN or Inf if any tile is.

@@ -54,10 +54,10 @@ constinit const Op sgd_op{.name = "sgd", .shape = sgd_shape, .vjp = nullptr, .co
 constinit const Op sum_squares_op{.name = "sum_squares", .shape = sum_squares_shape, .vjp = nullptr, .cost = sum_squares_cost, .sharding = "rc -> t | r whole, c whole, t whole", .composed = nullptr};
 constinit const Op norm_op{.name = "norm", .shape = norm_shape, .vjp = nullptr, .cost = norm_cost, .sharding = "t -> 1 | t whole", .composed = nullptr};
 
-void adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root, double weight_decay) {
-  b.emit(adamw_op, with({w, m, v, scalars}, gradients), {{"eps", eps}, {"eps_root", eps_root}, {"weight_decay", weight_decay}});
+Value adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root, double weight_decay) {
+  return b.emit(adamw_op, with({w, m, v, scalars}, gradients), {{"eps", eps}, {"eps_root", eps_root}, {"weight_decay", weight_decay}})[0];
 }
-void sgd(Builder& b, Value w, const Values& gradients, Value scalars) { b.emit(sgd_op, with({w, scalars}, gradients)); }
+Value sgd(Builder& b, Value w, const Values& gradients, Value scalars) { return b.emit1(sgd_op, with({w, scalars}, gradients)); }
 Value sum_squares(Builder& b, const Values& parts) { return b.emit1(sum_squares_op, parts); }
 Value norm(Builder& b, const Values& tiles) { return b.emit1(norm_op, tiles); }
 

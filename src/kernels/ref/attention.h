@@ -43,7 +43,7 @@ void attention_row(const S* q, const S* k, const S* v, int64_t stride, int64_t d
       in[j] = r >= keys.first && r <= keys.last && keys.allows(r);
       if (!in[j]) continue;
       s[j] = dot(q, k + r * stride, d) * scale;
-      m_new = max(m_new, s[j]);
+      m_new = larger(m_new, s[j]);
       some = true;
     }
     if (!some) continue;

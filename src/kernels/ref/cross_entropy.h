@@ -15,7 +15,7 @@ struct TokenLoss {
 template <class S>
 TokenLoss<S> softmax_loss(S* x, int64_t v, int32_t target) {
   S m = x[0];
-  for (int64_t i = 1; i < v; ++i) m = max(m, x[i]);
+  for (int64_t i = 1; i < v; ++i) m = larger(m, x[i]);
   const S logit = x[target];
   LaneSum<S> sum;
   for (int64_t i = 0; i < v; ++i) x[i] = exp(x[i] - m), sum.add(i, x[i]);

@@ -78,7 +78,7 @@ class ScaledSum {
 inline void norm(const KernelCall& c) {
   double largest = 0;
   for (const Tensor& t : c.in)
-    for (int64_t i = 0; i < t.numel(); ++i) largest = max(largest, t.as<double>()[i]);
+    for (int64_t i = 0; i < t.numel(); ++i) largest = larger(largest, t.as<double>()[i]);
   double* out = c.out[0].as<double>();
   out[0] = largest;
   if (largest == 0 || !std::isfinite(largest)) return;

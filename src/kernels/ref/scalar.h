@@ -29,9 +29,9 @@ inline float real(float x) { return x; }
 inline double real(double x) { return x; }
 inline double real(Complex x) { return x.real(); }
 
-/// max that keeps NaN: the larger real part, or the NaN.
+/// Maximum that keeps NaN: the larger real part, or the NaN.
 template <class S>
-S max(S a, S b) {
+S larger(S a, S b) {
   return real(b) > real(a) || real(b) != real(b) ? b : a;
 }
 

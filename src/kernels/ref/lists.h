@@ -1,0 +1,17 @@
+// The reference kernel of every op, for three scalars: the definition (f32), an oracle (f64), derivatives (complex).
+#pragma once
+#include "core/kernel.h"
+
+namespace nibble {
+
+/// nullptr where the op is not differentiable and defined in f32 (optimizer) or does no arithmetic on reals.
+struct RefKernel {
+  KernelRun f32 = nullptr, f64 = nullptr, complex = nullptr;
+};
+
+extern const RefKernel embedding_ref, embedding_grad_ref, linear_ref, linear_dgrad_ref, linear_wgrad_ref, rms_norm_ref,
+    rms_norm_grad_ref, rope_ref, attention_ref, attention_grad_ref, swiglu_ref, swiglu_grad_ref, add_ref, scale_ref,
+    zeros_ref, ones_ref, cross_entropy_ref, cross_entropy_grad_ref, append_ref, attention_cached_ref, take_row_ref,
+    adamw_ref, sgd_ref, sum_squares_ref, norm_ref;
+
+}  // namespace nibble

@@ -1,0 +1,108 @@
+// A job's executables over one arena. plan_program() decides everything that can be known before the run and allocates
+// nothing; Program binds the plan to memory and threads and replays it. Nothing allocates after construction.
+//   arena:  | states (parameters, gradients, moments, caches, constants) | temporary part, shared by all executables |
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/threads.h"
+#include "graph/graph.h"
+#include "passes/memory.h"
+#include "runtime/registry.h"
+
+namespace nibble {
+
+struct StateInfo {
+  StateRole role;
+  std::string name;
+  Type type;
+  int64_t offset = 0;  // in the arena
+};
+
+/// One executable before it is bound: a graph in its order of execution, where each value lies, what computes it.
+struct ExecutablePlan {
+  std::string name;
+  Graph graph;
+  MemoryPlan memory;
+  std::vector<KernelChoice> kernels;  // by node; without run for sources and views
+};
+
+struct ProgramPlan {
+  std::vector<ExecutablePlan> executables;
+  std::vector<StateInfo> states;  // in order of first use; identity is (role, name)
+  int64_t state_bytes = 0, temporary_bytes = 0;
+  int threads = 1;
+  CpuTarget target = CpuTarget::ref;
+  int64_t arena_bytes() const { return state_bytes + temporary_bytes; }
+  const ExecutablePlan& executable(std::string_view name) const;
+};
+
+struct NamedGraph {
+  std::string name;
+  Graph graph;
+};
+
+/// Schedules, verifies and places the graphs. Executables never run at the same time: they share the states and a
+/// temporary part that is as large as the largest of them needs.
+ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget target);
+
+class Executable {
+ public:
+  Tensor input(std::string_view name) const;
+  Tensor output(std::string_view name) const;
+  /// Runs all nodes; with profiling on, adds the time of each to seconds().
+  void run();
+  void set_profiling(bool on) { profiling_ = on; }
+  /// By computing node, in order of execution.
+  const std::vector<double>& seconds() const { return seconds_; }
+  /// Runs all nodes and checks every result; the first non-finite element found is reported through `found`.
+  struct NonFinite {
+    const Node* node = nullptr;
+    int output = 0;
+    int64_t index = 0;
+    float value = 0;
+  };
+  bool run_checked(NonFinite* found);
+  const ExecutablePlan& plan() const { return *plan_; }
+
+ private:
+  friend class Program;
+  struct Step {
+    KernelRun run;
+    const Node* node;
+    std::vector<Tensor> in, out;
+  };
+  Tensor of(Value v) const;
+  const ExecutablePlan* plan_ = nullptr;
+  ThreadPool* pool_ = nullptr;
+  std::vector<Tensor> tensors_;  // by Value::id
+  std::vector<Step> steps_;
+  std::byte* workspace_ = nullptr;
+  bool profiling_ = false;
+  std::vector<double> seconds_;
+};
+
+class Program {
+ public:
+  explicit Program(ProgramPlan plan);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  Executable& executable(std::string_view name);
+  bool has_state(StateRole role, std::string_view name) const;
+  Tensor state(StateRole role, std::string_view name) const;
+  /// Sets all states of a role to +0.
+  void zero(StateRole role);
+  ThreadPool& pool() { return *pool_; }
+  const ProgramPlan& plan() const { return plan_; }
+
+ private:
+  ProgramPlan plan_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::byte* arena_ = nullptr;
+  std::vector<std::unique_ptr<Executable>> executables_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,81 @@
+// One optimizer step on one machine: microbatches, gradient norm, finite gate, clip, update. The executables
+// "microbatch", "gradient_norm", "update" and, for evaluation, "evaluate" over one arena.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "models/graphs.h"
+#include "runtime/program.h"
+#include "train/optimizer.h"
+
+namespace nibble {
+
+struct StepConfig {
+  LlamaConfig model;
+  OptimizerConfig optimizer;
+  std::vector<bool> decayed;       // by parameter; empty: none
+  BatchShape microbatch{1, 1};     // B, T
+  int64_t accumulation = 1;        // GA
+  BatchShape evaluation{0, 0};     // rows 0: no evaluation executable
+  double z_loss = 0;
+  bool maxtext_divisor = false;    // N + 1e-8, or max(N, 1) with accumulation (spec/training.md 2.1)
+};
+
+/// The rows of a step or of an evaluation batch: arrays [rows, T]; weight 0 means the target does not count.
+struct Rows {
+  const int32_t *inputs, *targets, *segments, *positions;
+  const float* weights;
+  int64_t rows;
+};
+
+struct LossSum {
+  double ce = 0, z = 0;  // sums over targets: cross entropy, z_loss * lse^2
+  int64_t targets = 0;
+  double loss() const { return (ce + z) / static_cast<double>(targets); }
+};
+
+struct StepResult {
+  LossSum loss;
+  double raw_norm = 0, norm = 0, param_norm = 0;  // before and after clipping; weights after the update
+  bool updated = false;                           // false: the gate closed, no state was touched
+};
+
+/// What the gate found when it closed.
+struct NonFinite {
+  std::string tensor;  // "layers.3/mlp/up_proj linear, result 0" or "parameter model.norm.weight"
+  int64_t index = 0;
+  float value = 0;
+};
+
+/// Plans the program of a job: nothing is allocated. "decode_<rows>" executables are added by `extra`.
+ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, std::vector<NamedGraph> extra = {});
+
+class Stepper {
+ public:
+  /// Allocates the arena and fills the rope table; parameters and moments are zero.
+  Stepper(const StepConfig& c, ProgramPlan plan);
+  Program& program() { return *program_; }
+  const StepConfig& config() const { return c_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+  /// One step on GA * B rows at rate lr as update number t (from 1). Nothing allocates.
+  StepResult run(const Rows& rows, double lr, int64_t t);
+  /// After run() found something non-finite: runs the same rows again with every result checked.
+  std::optional<NonFinite> find_non_finite(const Rows& rows);
+  /// Loss of up to evaluation.rows rows; unused rows must be padding.
+  LossSum evaluate(const Rows& rows);
+
+ private:
+  void microbatch_inputs(Executable& x, const Rows& rows, int64_t first, int64_t count, float inv_n);
+  void add_losses(Executable& x, const Rows& rows, int64_t first, int64_t count, LossSum& sum);
+  float inverse_count(int64_t n) const;
+  StepConfig c_;
+  std::vector<Parameter> parameters_;
+  std::unique_ptr<Program> program_;
+};
+
+/// Number of targets that count.
+int64_t count_targets(const Rows& rows, int64_t length);
+
+}  // namespace nibble
