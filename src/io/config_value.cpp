@@ -136,9 +136,11 @@ std::string expectation(const Key& key) {
   if (key.type == KeyType::choice)
     for (std::string_view a : alternatives(key.legal)) names.emplace_back(a);
   if (key.type == KeyType::boolean) names = {"true", "false"};
-  const auto near = nearest(got, names, 1);
-  if (!near.empty())
-    error.hint_text = fmt::format("{}={}", key.name, near[0]);
+  const auto distance = [&](const std::string& a, const std::string& b) {
+    return edit_distance(got, a) < edit_distance(got, b);
+  };
+  if (!names.empty())
+    error.hint_text = fmt::format("{}={}", key.name, *std::min_element(names.begin(), names.end(), distance));
   else if ((key.type == KeyType::text || key.type == KeyType::path) && raw.kind != Kind::null)
     error.hint_text = fmt::format("quote it to have it as a string: '{}=\"{}\"'", key.name, got);
   else
