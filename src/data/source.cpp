@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "core/hash.h"
 #include "data/utf8.h"
 
 namespace nibble {
@@ -260,6 +261,33 @@ std::string_view document_text(const TextFile& file, std::string_view record, co
   if (!field->is_string()) throw fail("the field is no string");
   scratch = field->get<std::string>();
   return scratch;
+}
+
+DocumentList::DocumentList(const std::vector<std::string>& files, DataKind kind, const TextOptions& options) {
+  std::string scratch;
+  for (const std::string& path : files) {
+    const DataKind found = kind_of_file(path, kind);
+    if (found == DataKind::tokens)
+      throw Error("E010", "{} holds tokens, and text is needed: turning tokens back is not in this version", path)
+          .where("{}", path)
+          .hint("give the text or JSON-lines files that the shards were made from");
+    const TextFile& file = files_.emplace_back(path, found, options.split);  // moving a mapping keeps its address
+    RecordReader reader(file, options.document);
+    for (std::string_view record; reader.next(record);) {
+      std::string_view text;
+      try {
+        text = document_text(file, record, options, scratch);
+      } catch (const Error&) {
+        if (options.on_bad_record == BadRecord::error) throw;
+        ++bad_;
+        continue;
+      }
+      empty_ += text.empty();
+      if (text.empty() || (options.split.holdout == Holdout::hash && !in_part(options.split, xxh3(text)))) continue;
+      documents_.push_back(found == DataKind::jsonl ? decoded_.emplace_back(text) : text);
+      bytes_ += static_cast<int64_t>(text.size());
+    }
+  }
 }
 
 }  // namespace nibble

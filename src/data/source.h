@@ -2,13 +2,12 @@
 // token shards are read by shards.h.  Source: spec/training.md 4.1 and 4.5.
 #pragma once
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
-#include "core/hash.h"
 #include "data/input_file.h"
 
 namespace nibble {
@@ -88,36 +87,23 @@ class RecordReader {
 std::string_view document_text(const TextFile& file, std::string_view record, const TextOptions& options,
                                std::string& scratch);
 
-struct DocumentCount {
-  int64_t documents = 0, bytes = 0, empty = 0, bad = 0;
+/// The documents of text and JSON-lines files in order: what training a tokenizer reads. Views stay valid as long as
+/// the object. Empty documents and those of another part are left out.
+class DocumentList {
+ public:
+  /// files: paths as expand_files gives them. Errors: E307 (unless bad records are skipped), E010 for token shards, and
+  /// those of kind_of_file.
+  DocumentList(const std::vector<std::string>& files, DataKind kind, const TextOptions& options);
+  const std::vector<std::string_view>& documents() const { return documents_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t empty() const { return empty_; }
+  int64_t bad() const { return bad_; }
+
+ private:
+  std::vector<TextFile> files_;
+  std::deque<std::string> decoded_;  // of JSON lines
+  std::vector<std::string_view> documents_;
+  int64_t bytes_ = 0, empty_ = 0, bad_ = 0;
 };
-/// Calls f(text) for every non-empty document of the files, in order and on one thread; what training a tokenizer
-/// reads. Errors: E307 (unless bad records are skipped) and those of TextFile.
-template <class F>
-DocumentCount for_each_document(const std::vector<std::string>& files, DataKind kind, const TextOptions& options, F f) {
-  DocumentCount count;
-  std::string scratch;
-  for (const std::string& path : files) {
-    const TextFile file(path, kind_of_file(path, kind), options.split);
-    RecordReader reader(file, options.document);
-    for (std::string_view record; reader.next(record);) {
-      std::string_view text;
-      try {
-        text = document_text(file, record, options, scratch);
-      } catch (const Error&) {
-        if (options.on_bad_record == BadRecord::error) throw;
-        ++count.bad;
-        continue;
-      }
-      if (text.empty()) {
-        ++count.empty;
-      } else if (options.split.holdout != Holdout::hash || in_part(options.split, xxh3(text))) {
-        ++count.documents, count.bytes += static_cast<int64_t>(text.size());
-        f(text);
-      }
-    }
-  }
-  return count;
-}
 
 }  // namespace nibble

@@ -10,19 +10,20 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-Strings documents(const std::string& path, const TextOptions& options = {}, DocumentCount* count = nullptr) {
-  Strings found;
-  const DocumentCount c =
-      for_each_document({path}, DataKind::detect, options, [&](std::string_view text) { found.emplace_back(text); });
-  if (count != nullptr) *count = c;
-  return found;
+struct Count {
+  int64_t empty, bad;
+};
+Strings documents(const std::string& path, const TextOptions& options = {}, Count* count = nullptr) {
+  const DocumentList list({path}, DataKind::detect, options);
+  if (count != nullptr) *count = {list.empty(), list.bad()};
+  return {list.documents().begin(), list.documents().end()};
 }
 
 TEST(TrainingT37, DocumentsOfText) {
   TemporaryFolder folder;
   const std::string path = folder.write("a.txt", "\xef\xbb\xbfone\r\ntwo\n\n \t\nthree");
   EXPECT_EQ(documents(path), (Strings{"one\r\ntwo\n\n \t\nthree"}));  // the mark is skipped
-  DocumentCount count;
+  Count count;
   EXPECT_EQ(documents(path, {.document = DocumentRule::line}, &count), (Strings{"one", "two", " \t", "three"}));
   EXPECT_EQ(count.empty, 1);
   EXPECT_EQ(documents(path, {.document = DocumentRule::blank_line}), (Strings{"one\r\ntwo", "three"}));
@@ -35,9 +36,10 @@ TEST(TrainingT37, DocumentsOfJsonLines) {
   const std::string path = folder.write(
       "a.jsonl",
       "{\"text\": \"one\\ntwo \\u00e9\\ud83d\\ude00\", \"id\": 3}\r\n\n  \n{\"text\":\"\"}\n{\"text\":\"three\"}");
-  DocumentCount count;
+  Count count;
   EXPECT_EQ(documents(path, {}, &count), (Strings{"one\ntwo \xc3\xa9\xf0\x9f\x98\x80", "three"}));
   EXPECT_EQ(count.empty, 1);
+  EXPECT_EQ(DocumentList({path, path}, DataKind::detect, {}).bytes(), 2 * (14 + 5));
   EXPECT_EQ(documents(folder.write("b.jsonl", "{\"body\": \"x\"}\n"), {.column = "body"}), (Strings{"x"}));
 }
 
@@ -45,7 +47,7 @@ TEST(TrainingT57, E307BadRecords) {
   TemporaryFolder folder;
   const std::string text = folder.write("bad.txt", "good line\nbad \xc3( here\nlast\n");
   expect_error([&] { documents(text); }, "E307", 65, {text, "byte 14", "bad.txt:2", "on_bad_record=skip"});
-  DocumentCount count;
+  Count count;
   TextOptions skip{.document = DocumentRule::line, .on_bad_record = BadRecord::skip};
   EXPECT_EQ(documents(text, skip, &count), (Strings{"good line", "last"}));
   EXPECT_EQ(count.bad, 1);
