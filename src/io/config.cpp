@@ -62,7 +62,7 @@ std::string Config::yaml(bool changed_only) const {
   std::string_view group;
   for (int i = 0; i < key_count(); ++i) {
     const Entry& e = entries_[static_cast<size_t>(i)];
-    if (changed_only && e.value == default_value(i)) continue;
+    if (changed_only && (e.layer == 0 || e.value == default_value(i))) continue;
     if (group != group_of(i).name) {
       group = group_of(i).name;
       out += fmt::format("{}# {}: {}\n", out.empty() ? "" : "\n", group, group_of(i).about);
@@ -76,9 +76,9 @@ std::string Config::yaml(bool changed_only) const {
 std::string Config::json(bool changed_only) const {
   std::string out;
   for (int i = 0; i < key_count(); ++i) {
-    const ConfigValue& v = entries_[static_cast<size_t>(i)].value;
-    if (changed_only && v == default_value(i)) continue;
-    out += fmt::format("{}\n  \"{}\": {}", out.empty() ? "" : ",", key_at(i).name, value_json(v));
+    const Entry& e = entries_[static_cast<size_t>(i)];
+    if (changed_only && (e.layer == 0 || e.value == default_value(i))) continue;
+    out += fmt::format("{}\n  \"{}\": {}", out.empty() ? "" : ",", key_at(i).name, value_json(e.value));
   }
   return "{" + out + "\n}\n";
 }
@@ -87,7 +87,7 @@ std::string Config::args() const {
   std::string out;
   for (int i = 0; i < key_count(); ++i) {
     const Entry& e = entries_[static_cast<size_t>(i)];
-    if (e.layer == 0 && e.value == default_value(i)) continue;
+    if (e.layer == 0) continue;
     out += fmt::format("{}{}={}", out.empty() ? "" : " ", key_at(i).name, value_word(e.value));
   }
   return out;

@@ -11,7 +11,7 @@ namespace nibble {
 
 class ConfigBuilder {
  public:
-  enum Layer { base = 1, model = 2, run = 3, command_line = 4 };
+  enum Layer { by_default = 0, base = 1, model = 2, run = 3, command_line = 4 };
 
   explicit ConfigBuilder(const ResolveOptions& resolve_options) : options(resolve_options) {}
 

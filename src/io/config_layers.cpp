@@ -213,7 +213,8 @@ bool is_maxtext_default(const Key& key, const RawValue& value) {
 }
 
 std::string maxtext_default_text(const Key& key) {
-  if (!maxtext_rows().contains(std::string(key.name))) return "";
+  const bool foreign = maxtext_rows().contains(std::string(key.name));
+  if (!foreign && key.maxtext.empty()) return "";  // an alias has its default in the column
   return std::string(key.maxtext.empty() ? key.initial : key.maxtext);
 }
 

@@ -207,7 +207,7 @@ void ConfigBuilder::derive() {
   const std::string rope = c.get_string("rope_type");
   const bool yarn = rope == "yarn", llama = rope == "llama3.1";
   const auto fill = [&](std::string_view key, ConfigValue value) {
-    if (c.is_null(key)) set(key, std::move(value), "rope_type", model);
+    if (c.is_null(key)) set(key, std::move(value), "rope_type", by_default);
   };
   fill("rope_factor", yarn ? 40.0 : llama ? 8.0 : 1.0);
   fill("original_max_position_embeddings", int64_t{yarn ? 4096 : llama ? 8192 : 0});

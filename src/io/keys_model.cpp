@@ -29,7 +29,7 @@ constexpr Key run_rows[] = {
     {"per_device_batch_size_increment", number, "2", "", ">0", only_default, D, "batch added per ramp-up stage"},
     {"global_rampup_samples", integer, "500", "", ">=1", only_default, D, "samples over which the ramp-up is spread"},
     {"num_epoch", integer, "1", "", ">=0", every, D, "passes over the data; 0: no limit"},
-    {"reuse_example_batch", integer, "0", "", "0|1", every, D, "1: train on the first batch for ever"},
+    {"reuse_example_batch", integer, "0", "", "0|1", only_default, D, "1: train on the first batch for ever"},
     {"numerics", choice, "nibble", "", "nibble|maxtext", every, D, "preset of rounding points and initialisation; maxtext reproduces MaxText's float32 curve"},
     {"seed", integer, "0", "", ">=0,<=4294967295", every, D, "key of rounding, dropout, noise and sampling"},
     {"deterministic", boolean, "true", "", "", no_effect, D, "fixed reduction orders; the CPU has no other"},

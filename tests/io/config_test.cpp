@@ -145,16 +145,17 @@ TEST(TrainingT3, MaxTextBaseFileBringsMaxTextDefaults) {
   EXPECT_EQ(r.notices, Words{});
   const Config& c = r.config;
   EXPECT_EQ(c.get_string("dataset_type"), "synthetic");
-  EXPECT_EQ(c.get_string("packing_type"), "first_fit");
   EXPECT_EQ(c.get_double("rope_factor"), 40);
   EXPECT_EQ(c.get_int("max_position_embeddings"), 163840);
-  EXPECT_TRUE(c.get_bool("use_truncation"));
   EXPECT_TRUE(c.get_bool("save_checkpoint_on_start"));
   EXPECT_FALSE(c.get_bool("float32_logits"));
   EXPECT_EQ(c.get_list("adamw_mask"), Words{});
   EXPECT_TRUE(c.get_list("train_files").empty());  // hf_train_files: "" says nothing
   EXPECT_EQ(c.get_string("hardware"), "auto");     // tpu is refused elsewhere and means unset here
-  EXPECT_EQ(c.get_string("dtype"), "float32");     // so does bfloat16 in this version
+  // So do values that this version lacks.
+  EXPECT_EQ(c.get_string("dtype"), "float32");
+  EXPECT_EQ(c.get_string("packing_type"), "concat_then_split");
+  EXPECT_FALSE(c.get_bool("use_truncation"));
   int compared = 0;
   for (const MaxTextRow& row : maxtext_rows()) {  // every other key has MaxText's value
     const int i = key_index(row.name);
@@ -271,11 +272,11 @@ TEST(TrainingConfig, TextFilesAloneMeanTheSmallModel) {
 
 TEST(TrainingConfig, GrammarOfWords) {
   const Config c =
-      config({"--steps=1_000", "learning-rate=1e-3", "token_budget=0", "--packing=False", "--ignore_eos", "seed=4k",
+      config({"--steps=1_000", "learning-rate=1e-3", "token_budget=0", "--add_bos=False", "--ignore_eos", "seed=4k",
               "vocab_size=64Ki", "warmup_steps=1e2", "memory_limit=2GiB", "max_num_checkpoints_to_keep=None"});
   EXPECT_EQ(c.get_int("steps"), 1000);
   EXPECT_EQ(c.get_double("learning_rate"), 1e-3);
-  EXPECT_FALSE(c.get_bool("packing"));
+  EXPECT_FALSE(c.get_bool("add_bos"));
   EXPECT_TRUE(c.get_bool("ignore_eos"));
   EXPECT_EQ(c.get_int("seed"), 4000);
   EXPECT_EQ(c.get_int("vocab_size"), 65536);
@@ -364,6 +365,8 @@ TEST(TrainingT57, ErrorsOfAConfiguration) {
       {"refused name", {"use_dpo=true"}, "E010", 64, {"use_dpo", "not in this program"}},
       {"refused name with a way out", {"enable_wandb=true"}, "E010", 64, {"enable_wandb", "metrics.jsonl"}},
       {"not yet", {"opt_type=muon"}, "E010", 64, {"opt_type=muon", "not in this version", "adamw", "opt_type=adamw"}},
+      {"not yet", {"packing=false"}, "E010", 64, {"packing=false", "not in this version"}},
+      {"not yet", {"grain_packing_type=first_fit"}, "E010", 64, {"packing_type=first_fit", "concat_then_split"}},
       {"not yet", {"devices=4"}, "E010", 64, {"devices=4", "not in this version"}},
       {"not yet", {"mlp_activations=[silu]"}, "E010", 64, {"mlp_activations", "not in this version"}},
       {"cloud", {"base_output_directory=gs://b/x"}, "E010", 64, {"gs://b/x", "base_output_directory"}},
