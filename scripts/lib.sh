@@ -4,7 +4,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# What the build needs, as Debian and Ubuntu name it (Debian 12, Ubuntu 22.10 and newer: GCC 12, CMake 3.25).
+# What the build needs, as Debian and Ubuntu name it (Debian 12, Ubuntu 24.04 and newer: GCC 12, CMake 3.25).
 packages=(g++ cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libpcre2-dev
   libutf8proc-dev libxxhash-dev libgtest-dev)
 
