@@ -12,12 +12,54 @@
 namespace nibble {
 namespace {
 
+// A piece of up to 23 bytes as three words, zeros after its end, its length in the last byte. Two loads that overlap
+// instead of a copy of unknown size: this and the comparison are most of what a remembered piece costs.
+struct PieceKey {
+  uint64_t words[3] = {};
+  bool operator==(const PieceKey&) const = default;
+};
+constexpr size_t cached_bytes = 23;
+
+uint64_t load8(const char* p) {
+  uint64_t w;
+  std::memcpy(&w, p, 8);
+  return w;
+}
+uint64_t load4(const char* p) {
+  uint32_t w;
+  std::memcpy(&w, p, 4);
+  return w;
+}
+uint64_t load_byte(const char* p) { return static_cast<uint8_t>(*p); }
+
+PieceKey key_of(std::string_view piece) {  // 1 to 23 bytes; little-endian
+  const char* p = piece.data();
+  const size_t n = piece.size();
+  PieceKey key;
+  auto& w = key.words;
+  if (n >= 8) {
+    w[0] = load8(p);
+    if (n >= 16) {
+      w[1] = load8(p + 8);
+      if (n > 16) w[2] = load8(p + n - 8) >> 8 * (24 - n);
+    } else if (n > 8) {
+      w[1] = load8(p + n - 8) >> 8 * (16 - n);
+    }
+  } else if (n >= 4) {
+    w[0] = load4(p) | load4(p + n - 4) << 8 * (n - 4);
+  } else {
+    w[0] = load_byte(p) | load_byte(p + n / 2) << 8 * (n / 2) | load_byte(p + n - 1) << 8 * (n - 1);
+  }
+  w[2] |= uint64_t{n} << 56;
+  return key;
+}
+
 // A remembered piece, one cache line. Longer pieces, and pieces of more ids, are encoded anew each time.
-constexpr int cached_bytes = 22, cached_ids = 10, cache_bits = 14;
-struct CacheEntry {
-  uint8_t bytes = 0;  // 0: empty
-  uint8_t count = 0;
-  char key[cached_bytes] = {};
+constexpr size_t cached_ids = 9;
+constexpr int cache_bits = 14;
+struct alignas(64) CacheEntry {
+  PieceKey key;  // all zero: empty
+  int32_t count = 0;
   int32_t ids[cached_ids] = {};
 };
 static_assert(sizeof(CacheEntry) == 64);
@@ -27,17 +69,15 @@ struct Cache {
   std::vector<CacheEntry> entries;
 };
 
-CacheEntry& cache_entry(uint64_t owner, std::string_view piece) {
+CacheEntry& cache_entry(uint64_t owner, const PieceKey& key) {
   thread_local Cache cache;
   if (cache.owner != owner) {
     cache.entries.assign(size_t{1} << cache_bits, CacheEntry());
     cache.owner = owner;
   }
-  uint64_t words[3] = {};
-  std::memcpy(words, piece.data(), piece.size());
-  uint64_t h = words[0] * 0x9e3779b97f4a7c15u;
-  h = (std::rotl(h, 29) ^ words[1]) * 0xbf58476d1ce4e5b9u;
-  h = (std::rotl(h, 31) ^ words[2] ^ piece.size()) * 0x94d049bb133111ebu;
+  uint64_t h = key.words[0] * 0x9e3779b97f4a7c15u;
+  h = (std::rotl(h, 29) ^ key.words[1]) * 0xbf58476d1ce4e5b9u;
+  h = (std::rotl(h, 31) ^ key.words[2]) * 0x94d049bb133111ebu;
   return cache.entries[(h ^ h >> 29) * 0x9e3779b97f4a7c15u >> (64 - cache_bits)];
 }
 
@@ -48,7 +88,7 @@ constexpr int short_piece = 32;  // up to here a scan for the lowest rank is fas
 size_t BytesHash::operator()(std::string_view s) const { return xxh3(s); }
 
 Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<BpeMerge>& merges, BytesMap whole)
-    : byte_ids_(byte_ids), whole_(std::move(whole)) {
+    : byte_ids_(byte_ids), whole_(std::move(whole)), has_no_merges_(merges.empty()) {
   static std::atomic<uint64_t> next_identity{1};
   identity_ = next_identity++;
   const int bits = std::bit_width(2 * merges.size() + 1);
@@ -72,9 +112,15 @@ const Bpe::Slot& Bpe::lookup(int32_t left, int32_t right) const {
 
 void Bpe::encode(std::string_view piece, std::vector<int32_t>& ids) const {
   if (piece.empty()) return;
+  if (has_no_merges_ && whole_.empty()) {  // the byte tokenizer: one piece may be a whole document
+    for (const char c : piece)
+      if (const int32_t id = byte_ids_[static_cast<uint8_t>(c)]; id >= 0) ids.push_back(id);
+    return;
+  }
   if (piece.size() > cached_bytes) return encode_uncached(piece, ids);
-  CacheEntry& entry = cache_entry(identity_, piece);
-  if (entry.bytes == piece.size() && std::memcmp(entry.key, piece.data(), piece.size()) == 0) {
+  const PieceKey key = key_of(piece);
+  CacheEntry& entry = cache_entry(identity_, key);
+  if (entry.key == key) {
     ids.insert(ids.end(), entry.ids, entry.ids + entry.count);
     return;
   }
@@ -82,9 +128,8 @@ void Bpe::encode(std::string_view piece, std::vector<int32_t>& ids) const {
   encode_uncached(piece, ids);
   const size_t count = ids.size() - before;
   if (count > cached_ids) return;
-  entry.bytes = static_cast<uint8_t>(piece.size());
-  entry.count = static_cast<uint8_t>(count);
-  std::memcpy(entry.key, piece.data(), piece.size());
+  entry.key = key;
+  entry.count = static_cast<int32_t>(count);
   std::copy_n(ids.begin() + static_cast<ptrdiff_t>(before), count, entry.ids);
 }
 

@@ -55,6 +55,7 @@ class Bpe {
   uint64_t identity_;  // of this object, for the tables of the threads
   std::array<int32_t, 256> byte_ids_;
   BytesMap whole_;
+  bool has_no_merges_;
   int shift_ = 0;
   std::vector<Slot> slots_;  // open addressing, at most half full
 };

@@ -55,17 +55,43 @@ std::optional<std::string> from_byte_alphabet(std::string_view s) {
   return out;
 }
 
-std::string_view normalize_nfc(std::string_view s, std::string& storage) {
-  bool inert = true;  // below U+0300 (lead byte 0xcc) nothing composes, decomposes for good or is reordered
-  for (const char c : s) inert &= static_cast<uint8_t>(c) < 0xcc;
-  if (inert) return s;
+// Characters that are NFC as they stand and never join with the one before: below U+0300, common punctuation,
+// ideographs.
+static bool is_inert(char32_t c) { return c < 0x300 || (c >= 0x2010 && c <= 0x2027) || (c >= 0x4e00 && c <= 0x9fff); }
+
+static void append_nfc(std::string_view s, std::string& out) {
   utf8proc_uint8_t* result = nullptr;
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(s.data()),
                                              static_cast<utf8proc_ssize_t>(s.size()), &result, options);
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   NIBBLE_CHECK(size >= 0, "utf8proc: {}", utf8proc_errmsg(size));
-  storage.assign(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
+  out.append(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
+}
+
+// utf8proc sees only the stretches that may change: characters that are not inert, and the one before them.
+std::string_view normalize_nfc(std::string_view s, std::string& storage) {
+  storage.clear();
+  size_t copied = 0, before = 0, at = 0;  // before: start of the character that precedes `at`
+  while (at < s.size()) {
+    const Utf8Step step = utf8_step(s.substr(at));
+    if (is_inert(step.code_point)) {
+      before = at;
+      at += step.bytes;
+      continue;
+    }
+    size_t end = at;
+    while (end < s.size()) {
+      const Utf8Step next = utf8_step(s.substr(end));
+      if (is_inert(next.code_point)) break;
+      end += next.bytes;
+    }
+    storage += s.substr(copied, before - copied);
+    append_nfc(s.substr(before, end - before), storage);
+    copied = before = at = end;
+  }
+  if (copied == 0) return s;
+  storage += s.substr(copied);
   return storage;
 }
 

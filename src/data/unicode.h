@@ -13,8 +13,7 @@ std::string to_byte_alphabet(std::string_view bytes);
 /// The inverse; nothing if a character of s is not of the alphabet (or s is not UTF-8).
 std::optional<std::string> from_byte_alphabet(std::string_view s);
 
-/// NFC of well-formed UTF-8, by utf8proc. `storage` holds the result if it differs from s; s itself is returned if no
-/// character of it can change (all below U+0300).
+/// NFC of well-formed UTF-8, by utf8proc. `storage` holds the result if any character may change, else s is returned.
 std::string_view normalize_nfc(std::string_view s, std::string& storage);
 
 /// White_Space of Unicode: what \s means to the libraries that tokenizer files were written for.
