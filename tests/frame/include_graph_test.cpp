@@ -34,7 +34,7 @@ const Folder folders[] = {
     {"io",       {"core"}},
     {"data",     {"core"}},
     {"sample",   {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io"}},
-    {"train",    {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io"}},
+    {"train",    {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io", "sample"}},
     {"report",   {"core"}}};
 // clang-format on
 
