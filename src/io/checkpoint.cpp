@@ -311,6 +311,13 @@ const TensorView* Checkpoint::find(std::string_view name) {
   return it == impl_->by_name.end() ? nullptr : &impl_->views[it->second.first];
 }
 
+const TensorView& Checkpoint::at(std::string_view name) {
+  const TensorView* view = find(name);
+  if (!view) throw Error("E404", "{} has no tensor {}", path().string(), name).hint("name a checkpoint that holds it");
+  impl_->check(impl_->files[impl_->by_name.find(name)->second.second], view->begin, view->begin + view->bytes);
+  return *view;
+}
+
 void Checkpoint::read(const std::vector<TensorTarget>& targets) {
   impl_->read_headers();
   std::vector<std::string> missing, different;
@@ -333,9 +340,7 @@ void Checkpoint::read(const std::vector<TensorTarget>& targets) {
   for (Impl::File& file : impl_->files)
     if (!holds_tensors(file.record.name)) impl_->check(file);
   for (const TensorTarget& target : targets) {
-    const auto [v, f] = impl_->by_name.find(target.name)->second;
-    const TensorView& view = impl_->views[v];
-    impl_->check(impl_->files[f], view.begin, view.begin + view.bytes);
+    const TensorView& view = at(target.name);
     if (view.bytes > 0) std::memcpy(target.data, view.data, static_cast<size_t>(view.bytes));
   }
 }

@@ -102,8 +102,10 @@ class Checkpoint {
   /// Every tensor, parameters first. `data` points into a map whose chunk may not be verified yet: use read().
   /// Errors: E402 if a header is damaged.
   std::vector<TensorView> tensors();
-  /// The tensor if there is one of that name, parameter or state, else null.
+  /// The tensor if there is one of that name, parameter or state, else null. Not verified either.
   const TensorView* find(std::string_view name);
+  /// The tensor, all its bytes verified. Errors: E404, E402.
+  const TensorView& at(std::string_view name);
   /// Copies the wanted tensors, and verifies what it reads and all files that hold no tensors: a resume with a damaged
   /// tokenizer is no resume. Nothing is required to be read: a subset is fine.
   /// Errors: E402 with file, chunk and the tensors in it; E404 missing tensors; E403 shapes or dtypes.

@@ -242,12 +242,18 @@ void check_tied_head(const TensorView& head, const TensorView* embedding) {
 
 }  // namespace
 
-void check_tensors(const SafetensorsModel& model, const std::vector<WantedTensor>& wanted) {
+void check_tensors(const std::vector<TensorView>& tensors, const std::vector<WantedTensor>& wanted) {
+  std::map<std::string_view, const TensorView*> by_name;
+  for (const TensorView& t : tensors) by_name[t.name] = &t;
+  const auto find = [&](std::string_view name) {
+    const auto it = by_name.find(name);
+    return it == by_name.end() ? nullptr : it->second;
+  };
   std::set<std::string_view> names;
   std::vector<std::string> missing, surplus, different;
   for (const WantedTensor& w : wanted) {
     names.insert(w.name);
-    const TensorView* t = model.find(w.name);
+    const TensorView* t = find(w.name);
     if (!t)
       missing.push_back(w.name);
     else if (t->shape != w.shape)
@@ -256,7 +262,7 @@ void check_tensors(const SafetensorsModel& model, const std::vector<WantedTensor
       different.push_back(fmt::format("{} is {}, wanted F32, F16 or BF16", w.name, t->dtype));
   }
   const TensorView* tied_head = nullptr;
-  for (const TensorView& t : model.tensors()) {
+  for (const TensorView& t : tensors) {
     if (names.count(t.name) || t.name.ends_with(".rotary_emb.inv_freq")) continue;
     if (t.name == "lm_head.weight" && names.count("model.embed_tokens.weight"))
       tied_head = &t;
@@ -271,7 +277,7 @@ void check_tensors(const SafetensorsModel& model, const std::vector<WantedTensor
     throw Error("E403", "{} tensors differ from the configuration", different.size())
         .where("{}", name_list(different))
         .hint("use the config.json that belongs to these tensors");
-  if (tied_head) check_tied_head(*tied_head, model.find("model.embed_tokens.weight"));
+  if (tied_head) check_tied_head(*tied_head, find("model.embed_tokens.weight"));
 }
 
 namespace {

@@ -90,7 +90,7 @@ struct WantedTensor {
 /// Tied models: a `lm_head.weight` that is not wanted is accepted if it equals `model.embed_tokens.weight` bit for bit.
 /// Buffers `*.rotary_emb.inv_freq` of old files are no parameters and are passed over.
 /// Errors, each listing at most ten tensors: E404 missing or surplus, E403 shapes or dtypes, E405 an untied head.
-void check_tensors(const SafetensorsModel& model, const std::vector<WantedTensor>& wanted);
+void check_tensors(const std::vector<TensorView>& tensors, const std::vector<WantedTensor>& wanted);
 
 /// out[i] = element i as f32, exact: F32, F16, BF16 (subnormals, Inf and NaN included). Other dtypes: E403.
 void read_f32(const TensorView& tensor, float* out);

@@ -198,21 +198,21 @@ TEST(TrainingSafetensors, TensorsOfTheModel) {
   const TensorRef ids{"model.embed_tokens.weight", {2, 1}, "I64", e.data()};
   const std::vector<WantedTensor> tied = {{"model.embed_tokens.weight", {2, 2}}};
   const std::vector<WantedTensor> untied = {{"model.embed_tokens.weight", {2, 2}}, {"lm_head.weight", {2, 2}}};
-  check_tensors(write_model(folder, {embed}), tied);
-  check_tensors(write_model(folder, {embed, head, buffer}), tied);
-  check_tensors(write_model(folder, {embed, head, buffer}), untied);
-  std::string message = error_of("E404", [&] { check_tensors(write_model(folder, {embed, other}), untied); });
+  check_tensors(write_model(folder, {embed}).tensors(), tied);
+  check_tensors(write_model(folder, {embed, head, buffer}).tensors(), tied);
+  check_tensors(write_model(folder, {embed, head, buffer}).tensors(), untied);
+  std::string message = error_of("E404", [&] { check_tensors(write_model(folder, {embed, other}).tensors(), untied); });
   EXPECT_NE(message.find("1 missing (lm_head.weight), 1 surplus (other)"), std::string::npos) << message;
   message = error_of("E403", [&] {
-    check_tensors(write_model(folder, {embed}), {{"model.embed_tokens.weight", {4, 1}}});
+    check_tensors(write_model(folder, {embed}).tensors(), {{"model.embed_tokens.weight", {4, 1}}});
   });
   EXPECT_NE(message.find("model.embed_tokens.weight is [2, 2], wanted [4, 1]"), std::string::npos) << message;
   message = error_of("E403", [&] {
-    check_tensors(write_model(folder, {ids}), {{"model.embed_tokens.weight", {2, 1}}});
+    check_tensors(write_model(folder, {ids}).tensors(), {{"model.embed_tokens.weight", {2, 1}}});
   });
   EXPECT_NE(message.find("is I64"), std::string::npos) << message;
   h[3] = 4.5f;
-  message = error_of("E405", [&] { check_tensors(write_model(folder, {embed, head}), tied); });
+  message = error_of("E405", [&] { check_tensors(write_model(folder, {embed, head}).tensors(), tied); });
   EXPECT_NE(message.find("by at most 0.5"), std::string::npos) << message;
 }
 

@@ -1,0 +1,161 @@
+// Models from checkpoints and Hugging Face directories alike.  Source: spec/training.md 1.7, 6.3.
+#include "io/checkpoint_load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "io/checkpoint.h"
+
+namespace nibble {
+namespace {
+
+/// One of the two kinds, open.
+class OpenModel {
+ public:
+  explicit OpenModel(const ModelSource& source) : source_(source) {
+    if (source.kind == ModelSource::checkpoint)
+      checkpoint_ = std::make_unique<Checkpoint>(source.path);
+    else
+      files_ = std::make_unique<SafetensorsModel>(source.path);
+  }
+  Checkpoint* checkpoint() { return checkpoint_.get(); }
+  std::string config_json() {
+    return checkpoint_ ? checkpoint_->read_file("config.json") : read_file(source_.path / "config.json");
+  }
+  /// Parameters, with `state` also what only a checkpoint has. Of a checkpoint not verified yet.
+  std::vector<TensorView> tensors(bool state) {
+    if (!checkpoint_) return files_->tensors();
+    std::vector<TensorView> list = checkpoint_->tensors();
+    if (state) return list;
+    std::set<std::string_view> names;
+    for (const auto& p : checkpoint_->info().parameters) names.insert(p.name);
+    std::erase_if(list, [&](const TensorView& t) { return !names.count(t.name); });
+    return list;
+  }
+  const TensorView& at(const std::string& name) { return checkpoint_ ? checkpoint_->at(name) : files_->at(name); }
+
+ private:
+  ModelSource source_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<SafetensorsModel> files_;
+};
+
+using Keys = std::map<std::string, std::string>;
+
+Keys keys_of(const CheckpointInfo& info) {
+  Keys keys = {{"step", fmt::format("{}", info.step)},
+               {"updates", fmt::format("{}", info.updates)},
+               {"position", fmt::format("{}", info.position)},
+               {"tokens", fmt::format("{}", info.tokens)},
+               {"global_batch", fmt::format("{}", info.global_batch)},
+               {"skipped", Json(info.skipped).dump()},
+               {"tokenizer", fmt::format("\"{} {}\"", info.tokenizer_name, hex16(info.tokenizer_hash))}};
+  for (const auto& [key, value] : info.config) keys["config." + key] = value.dump();
+  for (const auto& d : info.data) keys["data." + d.name] = fmt::format("\"{} bytes, {}\"", d.bytes, hex16(d.hash));
+  return keys;
+}
+
+Keys keys_of(const std::string& config_json) {
+  std::string problem;
+  const Json json = parse_json(config_json, problem);
+  if (!problem.empty())
+    throw Error("E401", "no config.json: {}", problem).hint("copy the file again from where it came from");
+  Keys keys;
+  for (const auto& item : json.items()) keys[item.key()] = item.value().dump();
+  return keys;
+}
+
+std::vector<ModelDifference::Key> compare_keys(const Keys& a, const Keys& b) {
+  std::vector<ModelDifference::Key> list;
+  const auto value = [](const Keys& keys, const std::string& key) {
+    const auto it = keys.find(key);
+    return it == keys.end() ? std::string() : it->second;
+  };
+  Keys all = a;
+  all.insert(b.begin(), b.end());
+  for (const auto& [key, unused] : all)
+    if (value(a, key) != value(b, key)) list.push_back({key, value(a, key), value(b, key)});
+  return list;
+}
+
+double element(const TensorView& t, int64_t i) {
+  const auto load = [&](auto x) {
+    std::memcpy(&x, t.data + i * static_cast<int64_t>(sizeof x), sizeof x);
+    return static_cast<double>(x);
+  };
+  if (t.dtype == "F64") return load(double{});
+  if (t.dtype == "I64") return load(int64_t{});
+  if (t.dtype == "I32") return load(int32_t{});
+  if (t.dtype == "U8") return load(uint8_t{});
+  float x;
+  const int64_t size = dtype_bytes(t.dtype);
+  read_f32({t.name, t.dtype, {1}, t.data + i * size, 0, size}, &x);
+  return x;
+}
+
+double largest_difference(const TensorView& a, const TensorView& b) {
+  double largest = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double x = element(a, i), y = element(b, i);
+    if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+    const double d = std::abs(x - y);
+    if (std::isnan(d)) return d;
+    largest = std::max(largest, d);
+  }
+  return largest;
+}
+
+}  // namespace
+
+LlamaShape load_shape(const ModelSource& source) {
+  const std::string name = (source.path / "config.json").string();
+  if (source.kind == ModelSource::hugging_face) return read_hf_config(name);
+  return parse_hf_config(Checkpoint(source.path).read_file("config.json"), name);
+}
+
+void load_parameters(const ModelSource& source, const std::vector<ParameterTarget>& targets) {
+  OpenModel model(source);
+  std::vector<WantedTensor> wanted;
+  for (const ParameterTarget& t : targets) wanted.push_back({t.name, t.shape});
+  const std::vector<TensorView> tensors = model.tensors(false);
+  if (Checkpoint* checkpoint = model.checkpoint())  // before a byte is looked at
+    for (const TensorView& t : tensors) checkpoint->at(t.name);
+  check_tensors(tensors, wanted);
+  for (const ParameterTarget& t : targets) read_f32(model.at(t.name), t.data);
+}
+
+ModelDifference compare_models(const ModelSource& source_a, const ModelSource& source_b) {
+  OpenModel a(source_a), b(source_b);
+  const bool both = a.checkpoint() && b.checkpoint();
+  ModelDifference result;
+  result.keys = both ? compare_keys(keys_of(a.checkpoint()->info()), keys_of(b.checkpoint()->info()))
+                     : compare_keys(keys_of(a.config_json()), keys_of(b.config_json()));
+  std::map<std::string_view, const TensorView*> of_b;
+  const std::vector<TensorView> list_a = a.tensors(both), list_b = b.tensors(both);
+  for (const TensorView& t : list_b) of_b[t.name] = &t;
+  const auto type = [](const TensorView& t) { return fmt::format("{} [{}]", t.dtype, fmt::join(t.shape, ", ")); };
+  for (const TensorView& unread : list_a) {
+    const auto it = of_b.find(unread.name);
+    if (it == of_b.end()) {
+      result.tensors.push_back({unread.name, "only in A", 0});
+      continue;
+    }
+    of_b.erase(it);
+    const TensorView &x = a.at(unread.name), &y = b.at(unread.name);
+    if (x.shape != y.shape)
+      result.tensors.push_back({x.name, type(x) + " and " + type(y), 0});
+    else if (x.dtype != y.dtype || std::memcmp(x.data, y.data, static_cast<size_t>(x.bytes)) != 0)
+      result.tensors.push_back({x.name, "", largest_difference(x, y)});
+  }
+  for (const TensorView& t : list_b)
+    if (of_b.count(t.name)) result.tensors.push_back({t.name, "only in B", 0});
+  return result;
+}
+
+}  // namespace nibble

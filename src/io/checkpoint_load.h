@@ -1,0 +1,48 @@
+// What eval, generate, a new run and `ckpt diff` read from a checkpoint, a run or a Hugging Face directory alike.
+// Source: spec/training.md 1.7, 6.2, 6.3.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/hf_config.h"
+#include "io/run_folder.h"
+
+namespace nibble {
+
+/// Where to put a parameter as f32.
+struct ParameterTarget {
+  std::string name;  // Hugging Face name
+  std::vector<int64_t> shape;
+  float* data = nullptr;
+};
+
+/// config.json of the model; of a checkpoint with its checksum verified. Errors: as read_hf_config, E402.
+LlamaShape load_shape(const ModelSource& source);
+
+/// Reads exactly these parameters (F32, F16 or BF16 in the files, exact), of a checkpoint with checksums verified.
+/// Errors: E402, E401, and E403, E404, E405 of check_tensors.
+void load_parameters(const ModelSource& source, const std::vector<ParameterTarget>& targets);
+
+/// How two models differ.
+struct ModelDifference {
+  struct Key {
+    std::string key, a, b;  // JSON texts; empty: absent
+  };
+  struct Tensor {
+    std::string name;
+    std::string problem;  // "only in A", "only in B", "F32 [4] and F32 [5]"; empty: `largest` counts
+    double largest = 0;   // max |a - b|; NaN if a difference is not a number
+  };
+  std::vector<Key> keys;        // by name
+  std::vector<Tensor> tensors;  // those with any differing bit, in the order of A
+  bool none() const { return keys.empty() && tensors.empty(); }
+};
+
+/// Two checkpoints: the keys of nibble.json (step, config.*, ...) and every tensor, state included. If one of them is a
+/// Hugging Face directory: the keys of config.json and the parameters. Errors: those of reading either.
+ModelDifference compare_models(const ModelSource& a, const ModelSource& b);
+
+}  // namespace nibble
