@@ -1,11 +1,62 @@
 // The ordered kernel lists: for each op, fastest first.
+#include <array>
+
+#include "kernels/cpu/kernels.h"
 #include "kernels/kernel.h"
 
 namespace nibble {
+namespace {
 
-constinit const std::span<const Kernel> embedding_cpu, embedding_grad_cpu, linear_cpu, linear_dgrad_cpu, linear_wgrad_cpu,
-    rms_norm_cpu, rms_norm_grad_cpu, rope_cpu, attention_cpu, attention_grad_cpu, swiglu_cpu, swiglu_grad_cpu, add_cpu,
-    scale_cpu, cross_entropy_cpu, cross_entropy_grad_cpu, attention_cached_cpu, adamw_cpu, sgd_cpu, sum_squares_cpu,
-    norm_cpu;
+constexpr std::array<Kernel, 2> both(KernelRun wide, KernelRun narrow) {
+  return {{{"avx512", CpuTarget::avx512, wide}, {"avx2", CpuTarget::avx2, narrow}}};
+}
+constexpr std::array<Kernel, 2> both(KernelRun wide, KernelRun narrow, KernelWorkspace wide_space,
+                                     KernelWorkspace narrow_space) {
+  return {{{"avx512", CpuTarget::avx512, wide, wide_space}, {"avx2", CpuTarget::avx2, narrow, narrow_space}}};
+}
+
+constexpr auto embedding_list = both(avx512::embedding, avx2::embedding);
+constexpr auto embedding_grad_list = both(avx512::embedding_grad, avx2::embedding_grad);
+constexpr auto linear_list = both(avx512::linear, avx2::linear, avx512::linear_workspace, avx2::linear_workspace);
+constexpr auto linear_dgrad_list =
+    both(avx512::linear_dgrad, avx2::linear_dgrad, avx512::linear_dgrad_workspace, avx2::linear_dgrad_workspace);
+constexpr auto linear_wgrad_list =
+    both(avx512::linear_wgrad, avx2::linear_wgrad, avx512::linear_wgrad_workspace, avx2::linear_wgrad_workspace);
+constexpr auto rms_norm_list = both(avx512::rms_norm, avx2::rms_norm);
+constexpr auto rms_norm_grad_list =
+    both(avx512::rms_norm_grad, avx2::rms_norm_grad, avx512::rms_norm_grad_workspace, avx2::rms_norm_grad_workspace);
+constexpr auto rope_list = both(avx512::rope, avx2::rope);
+constexpr auto attention_list =
+    both(avx512::attention, avx2::attention, avx512::attention_workspace, avx2::attention_workspace);
+constexpr auto attention_grad_list = both(avx512::attention_grad, avx2::attention_grad,
+                                          avx512::attention_grad_workspace, avx2::attention_grad_workspace);
+constexpr auto swiglu_list = both(avx512::swiglu, avx2::swiglu);
+constexpr auto swiglu_grad_list = both(avx512::swiglu_grad, avx2::swiglu_grad);
+constexpr auto add_list = both(avx512::add, avx2::add);
+constexpr auto scale_list = both(avx512::scale, avx2::scale);
+constexpr auto cross_entropy_list =
+    both(avx512::cross_entropy, avx2::cross_entropy, avx512::cross_entropy_workspace, avx2::cross_entropy_workspace);
+constexpr auto cross_entropy_grad_list = both(avx512::cross_entropy_grad, avx2::cross_entropy_grad,
+                                              avx512::cross_entropy_grad_workspace, avx2::cross_entropy_grad_workspace);
+constexpr auto attention_cached_list = both(avx512::attention_cached, avx2::attention_cached,
+                                            avx512::attention_cached_workspace, avx2::attention_cached_workspace);
+constexpr auto adamw_list = both(avx512::adamw, avx2::adamw);
+constexpr auto sgd_list = both(avx512::sgd, avx2::sgd);
+constexpr auto sum_squares_list = both(avx512::sum_squares, avx2::sum_squares);
+constexpr auto norm_list = both(avx512::norm, avx2::norm);
+
+}  // namespace
+
+constinit const std::span<const Kernel> embedding_cpu = embedding_list, embedding_grad_cpu = embedding_grad_list,
+                                        linear_cpu = linear_list, linear_dgrad_cpu = linear_dgrad_list,
+                                        linear_wgrad_cpu = linear_wgrad_list, rms_norm_cpu = rms_norm_list,
+                                        rms_norm_grad_cpu = rms_norm_grad_list, rope_cpu = rope_list,
+                                        attention_cpu = attention_list, attention_grad_cpu = attention_grad_list,
+                                        swiglu_cpu = swiglu_list, swiglu_grad_cpu = swiglu_grad_list,
+                                        add_cpu = add_list, scale_cpu = scale_list,
+                                        cross_entropy_cpu = cross_entropy_list,
+                                        cross_entropy_grad_cpu = cross_entropy_grad_list,
+                                        attention_cached_cpu = attention_cached_list, adamw_cpu = adamw_list,
+                                        sgd_cpu = sgd_list, sum_squares_cpu = sum_squares_list, norm_cpu = norm_list;
 
 }  // namespace nibble

@@ -1,0 +1,52 @@
+// embedding and its gradient (kernels/ref/embedding.h): rows copied; rows of a block of 64 with one id summed, the sum
+// added to the id's row (spec/training.md 2.11, column sums).
+#include <cstring>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+
+namespace nibble::NIBBLE_TARGET {
+namespace {
+
+// Rows i of dx with a bit in `rows` from `block` on: their sum over columns [begin, end) to the accumulator.
+void add_rows(const float* dx, int64_t e, uint64_t rows, int64_t begin, int64_t end, float* acc) {
+  words_of(begin, end, [&](int64_t j, auto io) {
+    Word sum = zero();
+    for (uint64_t left = rows; left != 0; left &= left - 1) sum = add(sum, io.get(dx + lowest_bit(left) * e + j));
+    io.put(acc + j, add(io.get(acc + j), sum));
+  });
+}
+
+}  // namespace
+
+void embedding(const KernelCall& c) {
+  const int32_t* tokens = c.in[0].as<int32_t>();
+  const float* table = c.in[1].as<float>();
+  float* y = c.out[0].as<float>();
+  const int64_t e = c.in[1].dim(1);
+  for_ranges(c.pool, c.in[0].numel(), e, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(y + i * e, table + tokens[i] * e, static_cast<size_t>(e) * sizeof(float));
+  });
+}
+
+void embedding_grad(const KernelCall& c) {
+  const int32_t* tokens = c.in[1].as<int32_t>();
+  const float* dx = c.in[2].as<float>();
+  float* table = c.out[0].as<float>();
+  const int64_t rows = c.in[1].numel(), e = c.in[0].dim(1);
+  for_ranges(c.pool, e, rows, 64, [=](int64_t begin, int64_t end) {  // threads share the columns: blocks are in order
+    for (int64_t block = 0; block < rows; block += 64) {
+      const int64_t n = smaller(64, rows - block);
+      uint64_t left = n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+      while (left != 0) {
+        const int64_t id = tokens[block + lowest_bit(left)];
+        const uint64_t same = equal_bits(tokens + block, n, static_cast<int32_t>(id));
+        add_rows(dx + block * e, e, same, begin, end, table + id * e);
+        left &= ~same;
+      }
+    }
+  });
+}
+
+}  // namespace nibble::NIBBLE_TARGET

@@ -1,0 +1,30 @@
+// The vectorised kernels that lists.cpp puts in order, in each target's namespace: bit-equal to kernels/ref in f32 for
+// any number of threads. Shapes and operands: src/ops. A workspace function depends on types, attributes and threads
+// only; an op without one needs none.
+#pragma once
+#include "core/kernel.h"
+
+namespace nibble {
+
+using CpuKernel = void(const KernelCall&);
+using CpuWorkspace = int64_t(const KernelShape&);
+
+namespace avx2 {
+CpuKernel embedding, embedding_grad, linear, linear_dgrad, linear_wgrad, rms_norm, rms_norm_grad, rope, attention,
+    attention_grad, swiglu, swiglu_grad, add, scale, cross_entropy, cross_entropy_grad, attention_cached, adamw, sgd,
+    sum_squares, norm;
+CpuWorkspace linear_workspace, linear_dgrad_workspace, linear_wgrad_workspace, rms_norm_grad_workspace,
+    attention_workspace, attention_grad_workspace, attention_cached_workspace, cross_entropy_workspace,
+    cross_entropy_grad_workspace;
+}  // namespace avx2
+
+namespace avx512 {
+CpuKernel embedding, embedding_grad, linear, linear_dgrad, linear_wgrad, rms_norm, rms_norm_grad, rope, attention,
+    attention_grad, swiglu, swiglu_grad, add, scale, cross_entropy, cross_entropy_grad, attention_cached, adamw, sgd,
+    sum_squares, norm;
+CpuWorkspace linear_workspace, linear_dgrad_workspace, linear_wgrad_workspace, rms_norm_grad_workspace,
+    attention_workspace, attention_grad_workspace, attention_cached_workspace, cross_entropy_workspace,
+    cross_entropy_grad_workspace;
+}  // namespace avx512
+
+}  // namespace nibble
