@@ -163,7 +163,8 @@ void ConfigBuilder::apply_layers() {
                                                                     {"steps", "1000"},
                                                                     {"eval_fraction", "0.05"},
                                                                     {"eval_holdout", "tail"},
-                                                                    {"sample_interval", "200"}})
+                                                                    {"sample_interval", "200"},
+                                                                    {"num_epoch", "0"}})
       if (std::string_view(key) != "steps" || std::none_of(words_.begin(), words_.end(), budget))
         apply({key, raw_of_text(value), "train on text files"}, run);
   }

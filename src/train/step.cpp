@@ -61,6 +61,12 @@ ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, st
   return plan_program(std::move(graphs), threads, target);
 }
 
+ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target) {
+  std::vector<NamedGraph> graphs;
+  graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss)});
+  return plan_program(std::move(graphs), threads, target);
+}
+
 Stepper::Stepper(const StepConfig& c, ProgramPlan plan) : c_(c), parameters_(llama_parameters(c.model)), program_(std::make_unique<Program>(std::move(plan))) {
   const Tensor table = program_->state(StateRole::constant, "rope_table");
   fill_rope_table(c.model.rope, c.model.head_size, 0, table.dim(0), table.as<float>());
@@ -96,16 +102,22 @@ void Stepper::add_losses(Executable& x, const Rows& rows, int64_t first, int64_t
   }
 }
 
-StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
-  StepResult result;
+LossSum Stepper::gradients(const Rows& rows) {
+  LossSum sum;
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   program_->zero(StateRole::gradient);
   for (int64_t j = 0; j < c_.accumulation; ++j) {
     microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n);
     microbatch.run();
-    add_losses(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, result.loss);
+    add_losses(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, sum);
   }
+  return sum;
+}
+
+StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
+  StepResult result;
+  result.loss = gradients(rows);
   Executable& gradient_norm = program_->executable("gradient_norm");
   gradient_norm.run();
   result.raw_norm = result.norm = gradient_norm.output("norm").as<double>()[0];

@@ -51,6 +51,9 @@ struct NonFinite {
 /// Plans the program of a job: nothing is allocated. "decode_<rows>" executables are added by `extra`.
 ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, std::vector<NamedGraph> extra = {});
 
+/// A program with the executable "evaluate" only: no gradients, no moments.
+ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target);
+
 class Stepper {
  public:
   /// Allocates the arena and fills the rope table; parameters and moments are zero.
@@ -59,6 +62,8 @@ class Stepper {
   const StepConfig& config() const { return c_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
+  /// Loss of GA * B rows; their gradient replaces what the gradient states hold. Nothing allocates.
+  LossSum gradients(const Rows& rows);
   /// One step on GA * B rows at rate lr as update number t (from 1). Nothing allocates.
   StepResult run(const Rows& rows, double lr, int64_t t);
   /// After run() found something non-finite: runs the same rows again with every result checked.

@@ -1,0 +1,123 @@
+// nibble generate: text from a checkpoint, a run folder or a Hugging Face folder (spec/generation.md 1.10).
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "command.h"
+#include "core/error.h"
+#include "io/config.h"
+#include "sample/generate.h"
+#include "train/metrics.h"
+#include "train/model_setup.h"
+#include "train/open_model.h"
+
+namespace nibble {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+void on_interrupt(int) { interrupted = 1; }
+
+std::string read_prompt(const Config& config) {
+  const std::string& path = config.get_string("prompt_file");
+  if (path.empty()) return config.get_string("prompt");
+  if (!config.get_string("prompt").empty()) throw Error("E102", "prompt and prompt_file are both given").hint("one of them");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error("E202", "cannot read prompt_file={}", path).hint("prompt=\"...\"");
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+GenerateOptions options_of(const Config& c) {
+  GenerateOptions o;
+  o.sampling = {c.get_double("temperature"), c.get_int("top_k"), c.get_double("top_p"), c.get_double("min_p"), c.get_double("repetition_penalty")};
+  o.seed = static_cast<uint32_t>(c.get_int("seed"));
+  o.max_new_tokens = c.get_int("max_new_tokens"), o.min_new_tokens = c.get_int("min_new_tokens");
+  o.stop = c.get_list("stop"), o.ignore_eos = c.get_bool("ignore_eos"), o.special = c.get_bool("special");
+  for (const int64_t id : c.get_int_list("stop_ids")) o.stop_ids.push_back(static_cast<int32_t>(id));
+  for (const int64_t id : c.get_int_list("forbid_ids")) o.forbid_ids.push_back(static_cast<int32_t>(id));
+  return o;
+}
+
+void print_json(const std::vector<Generated>& all, const std::vector<int32_t>& prompt) {
+  for (size_t i = 0; i < all.size(); ++i) {
+    Json j = Json::object();
+    j["sample"] = i, j["text"] = all[i].text, j["ids"] = all[i].ids, j["prompt_tokens"] = prompt.size(), j["finish_reason"] = name_of(all[i].reason);
+    j["prompt_seconds"] = all[i].prompt_seconds, j["decode_seconds"] = all[i].decode_seconds;
+    fmt::print("{}\n", j.dump());
+  }
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0].find('=') != std::string::npos || arguments[0].starts_with('-'))
+    throw Error("E204", "generate needs a checkpoint, a run folder or a Hugging Face folder").where("argument 1").hint("nibble generate nibble_output/RUN prompt=\"...\"");
+  const OpenModel open = open_model(arguments[0]);
+  ResolveOptions grammar;
+  grammar.command = "generate", grammar.operands = 1, grammar.stored = open.stored, grammar.word_options = {"n"};
+  std::vector<std::string> words(arguments);
+  const Resolved r = resolve(words, grammar);
+  for (const std::string& notice : r.notices) fmt::print(stderr, "note: {}\n", notice);
+  const Config& c = r.config;
+  if (!open.tokenizer) throw Error("E204", "{} has no tokenizer.json: text needs one", open.source.path.string()).hint("copy the tokenizer of the model into the folder");
+  int64_t samples = c.get_int("n");
+  if (r.options.contains("n")) samples = c.with("n", r.options.at("n"), "-n").get_int("n");
+  const std::vector<int32_t> prompt = prompt_ids(open, read_prompt(c));
+  const GenerateOptions base = options_of(c);
+  int64_t context = c.get_int("n_ctx");
+  if (context == 0) context = open.is_checkpoint() ? c.get_int("max_target_length") : open.shape.max_positions;
+  const std::vector<int64_t> buckets = row_buckets(std::min(c.get_int("prefill_chunk"), context));
+  Program program(plan_program(decode_graphs(open.model, buckets, context), resolve_threads(c.get_int("threads")), resolve_target(c.get_string("cpu_target"))));
+  load_weights(open, program);
+  Decoder decoder(program, buckets, context);
+  const bool json = c.get_bool("json"), stream = !json && (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? isatty(STDOUT_FILENO) != 0 : c.get_bool("stream"));
+  fmt::print(stderr, "{}: {} prompt tokens, context {}, cache {}, seed {}, temperature {}\n", open.source.path.string(), prompt.size(), context,
+             bytes_text(cache_bytes(open.model, context)), base.seed, base.sampling.temperature);
+  std::signal(SIGINT, on_interrupt);
+  std::vector<Generated> all;
+  for (int64_t i = 0; i < samples && interrupted == 0; ++i) {
+    GenerateOptions o = base;
+    o.sample = static_cast<uint32_t>(i);
+    GenerateEvents events;
+    events.cancelled = [] { return interrupted != 0; };
+    if (stream) events.text = [](std::string_view delta) { std::fwrite(delta.data(), 1, delta.size(), stdout), std::fflush(stdout); };
+    all.push_back(generate(decoder, *open.tokenizer, open.eos(), prompt, open.model.vocab, o, events));
+    const Generated& g = all.back();
+    if (!json) fmt::print("{}\n", stream ? "" : g.text);
+    fmt::print(stderr, "[{} tokens, {}; prompt {:.0f} tokens/s, generation {:.0f} tokens/s]\n", g.ids.size(), name_of(g.reason),
+               static_cast<double>(prompt.size()) / g.prompt_seconds, static_cast<double>(g.ids.size()) / g.decode_seconds);
+  }
+  if (json) print_json(all, prompt);
+  return interrupted != 0 ? exit_interrupted : exit_done;
+}
+
+constexpr std::string_view help =
+    R"(DESCRIPTION
+    Continues a prompt with a model: a checkpoint, a run folder (its newest
+    valid checkpoint) or a Hugging Face folder of the Llama family. Text goes
+    to stdout, one line of statistics to stderr. The same seed gives the same
+    text for any number of threads.
+
+KEYS
+    prompt, prompt_file             what to continue
+    temperature (1; 0 = greedy), top_k, top_p, min_p, repetition_penalty
+    seed, n                         n continuations differ by their index
+    max_new_tokens (256), min_new_tokens, stop, stop_ids, ignore_eos, forbid_ids
+    n_ctx                           context; 0 = the length trained with
+    stream, json, special, threads, cpu_target, prefill_chunk
+
+EXIT STATUS
+    0 done   64 usage   65 bad model or prompt too long   66 no such model
+    81 logits that are not numbers   130 interrupted
+
+EXAMPLES
+    nibble generate nibble_output/quickstart prompt="In the beginning"
+    nibble generate nibble_output/quickstart prompt="The" temperature=0 -n 1
+)";
+
+}  // namespace
+
+constinit const Command generate_command{"generate", "nibble generate CKPT prompt=\"...\" [key=value ...]", "continue a text", help, run};
+
+}  // namespace nibble

@@ -1,0 +1,32 @@
+// From configuration and checkpoints to the structures of the engine: model, optimizer, schedule, one step.
+#pragma once
+#include "io/config.h"
+#include "io/hf_config.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace nibble {
+
+/// The model that the architecture keys describe.
+LlamaConfig llama_of(const Config& config);
+/// The model of a Hugging Face config.json.
+LlamaConfig llama_of(const LlamaShape& shape);
+/// What config.json says of the model; max_positions: T of the run if the model sets no limit.
+LlamaShape hf_shape_of(const LlamaConfig& model, int64_t max_positions);
+
+OptimizerConfig optimizer_of(const Config& config);
+Schedule schedule_of(const Config& config);
+/// evaluation: whether to plan an evaluation executable.
+StepConfig step_of(const Config& config, bool evaluation);
+
+/// numerics=maxtext keeps 1/sqrt(D) in the q weights: stored checkpoints hold them times sqrt(D), an exact power of two.
+bool folds_scores(const Config& config);
+
+/// Initial weights (spec/training.md 2.2), drawn by the pool's threads; the same bits for any number of them.
+void initialize_parameters(Program& program, const std::vector<Parameter>& parameters, uint32_t seed);
+
+/// threads=0 is all cores; the target by name, "auto" the best. Errors: E503 for one that this CPU lacks.
+int resolve_threads(int64_t threads);
+CpuTarget resolve_target(const std::string& name);
+
+}  // namespace nibble

@@ -1,0 +1,36 @@
+// A trained model on disk, for commands that run it: a checkpoint of nibble, a run folder, a Hugging Face folder.
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/tokenizer.h"
+#include "io/hf_config.h"
+#include "io/run_folder.h"
+#include "models/llama.h"
+#include "runtime/program.h"
+
+namespace nibble {
+
+struct OpenModel {
+  ModelSource source;
+  LlamaShape shape;  // config.json
+  LlamaConfig model;
+  std::optional<Tokenizer> tokenizer;
+  /// nibble.json's configuration (key, JSON text): ResolveOptions::stored. Empty for a Hugging Face folder.
+  std::vector<std::pair<std::string, std::string>> stored;
+  bool is_checkpoint() const { return source.kind == ModelSource::checkpoint; }
+  std::vector<int32_t> eos() const;
+};
+
+/// Reads everything but the tensors. Errors: E204, E202, E401 to E403, E010 for another architecture, E308.
+OpenModel open_model(const std::filesystem::path& path);
+/// Fills the parameters of a program, and its rope table. Verifies what it reads of a checkpoint.
+void load_weights(const OpenModel& open, Program& program);
+/// Ids that a prompt becomes: with the tokenizer's template for a Hugging Face folder, with BOS if the model was trained
+/// with it. Strings of special tokens are those tokens. Never empty.
+std::vector<int32_t> prompt_ids(const OpenModel& open, std::string_view text);
+
+}  // namespace nibble
