@@ -39,7 +39,7 @@ Values Builder::emit(const Op& op, const Values& in, Attrs attrs) {
     NIBBLE_CHECK(v.valid() && v.id < static_cast<int32_t>(graph_->values.size()), "{}: operand without a value", op.name);
     in_types.push_back(graph_->type(v));
   }
-  const Types out_types = op.shape({op, in_types, {}, attrs, label_});
+  const Types out_types = result_types({op, in_types, {}, attrs, label_});
   Node node{&op, in, {}, std::move(attrs), label_};
   for (size_t i = 0; i < out_types.size(); ++i) {
     node.out.push_back({static_cast<int32_t>(graph_->values.size())});

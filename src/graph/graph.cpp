@@ -1,5 +1,7 @@
 #include "graph/graph.h"
 
+#include <algorithm>
+
 namespace nibble {
 namespace {
 
@@ -34,6 +36,19 @@ Value Graph::output(std::string_view name) const {
   for (const Output& o : outputs)
     if (o.name == name) return o.value;
   internal_error(fmt::format("the graph has no output {}", name), __FILE__, __LINE__);
+}
+
+Value Graph::behind_views(Value v) const {
+  while (producer(v).op->view) v = producer(v).in[0];
+  return v;
+}
+
+Types result_types(const OpCall& c) {
+  const std::string_view operands = c.op.sharding.substr(0, c.op.sharding.find("->"));
+  const auto patterns = operands.empty() ? 0 : static_cast<size_t>(std::ranges::count(operands, ',')) + 1;
+  c.require(c.in.size() == patterns || (c.op.variadic && c.in.size() > patterns), "takes {}{} operands, got {}", patterns,
+            c.op.variadic ? " or more" : "", c.in.size());
+  return c.op.shape(c);
 }
 
 int64_t OpCall::io_bytes() const {

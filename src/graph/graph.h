@@ -57,6 +57,8 @@ class Graph {
   const Type& type(Value v) const { return values[static_cast<size_t>(v.id)].type; }
   const Node& producer(Value v) const { return nodes[static_cast<size_t>(values[static_cast<size_t>(v.id)].node)]; }
   Value output(std::string_view name) const;
+  /// The value itself, or the one that it is a view of: what owns the contents.
+  Value behind_views(Value v) const;
 };
 
 /// The sources of values: a graph's inputs and reads of states. Both are nodes without operands.
@@ -103,13 +105,18 @@ struct Op {
   /// Emits the gradients of a node's inputs (passes/grad.h); nullptr: not differentiable.
   void (*vjp)(Vjp&);
   Cost (*cost)(const OpCall&);
-  /// Axes by letters per operand, "bte, e -> bte | e whole"; grammar and test: docs/adding-an-op.md.
+  /// Axes by letters per operand, "bte, e -> bte | e whole"; grammar and test: docs/adding-an-op.md. One pattern an
+  /// operand: it also says how many there are.
   std::string_view sharding;
   /// The op in terms of plainer ones, for fused ops; nullptr: the reference kernel is the definition.
   Values (*composed)(Builder&, const Node&);
   std::span<const InPlace> in_place = {};
   bool view = false;       // output 0 is input 0 with another shape: same memory, no kernel
   bool merge_sums = false; // a sum of single outputs of this op is one node with all operands (spec/training.md 2.3)
+  bool variadic = false;   // takes more operands than `sharding` has patterns
 };
+
+/// The op's shape rule, after the number of operands was checked.
+Types result_types(const OpCall& call);
 
 }  // namespace nibble

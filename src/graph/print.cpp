@@ -15,12 +15,16 @@ std::string value_list(const Values& values) {
 struct Line {
   std::string_view rest;
   int number;
+  size_t most_values;  // no more than the text has characters
   [[noreturn]] void fail(std::string_view expected) const {
     throw Error("E901", "graph text: expected {}", expected).where("line {}, before \"{}\"", number, rest.substr(0, 40));
   }
   void skip(std::string_view word) {
     if (!rest.starts_with(word)) fail(fmt::format("\"{}\"", word));
     rest.remove_prefix(word.size());
+  }
+  void end() const {
+    if (!rest.empty()) fail("the end of the line");
   }
   bool take(std::string_view word) {
     if (!rest.starts_with(word)) return false;
@@ -31,7 +35,7 @@ struct Line {
     skip("%");
     Value v;
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), v.id);
-    if (error != std::errc()) fail("a value number");
+    if (error != std::errc() || v.id < 0 || static_cast<size_t>(v.id) >= most_values) fail("a value number");
     rest.remove_prefix(static_cast<size_t>(end - rest.data()));
     return v;
   }
@@ -71,6 +75,7 @@ void parse_node(Line& line, Graph& g, const Op* (*find_op)(std::string_view)) {
     g.values[id] = info;
   }
   if (line.take("   # ")) n.label = std::string(line.rest);
+  else line.end();
   g.nodes.push_back(std::move(n));
 }
 
@@ -96,14 +101,17 @@ std::string print(const Graph& graph) {
 Graph parse(std::string_view text, const Op* (*find_op)(std::string_view)) {
   Graph g;
   int number = 0;
+  const size_t most_values = text.size();
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
-    Line line{text.substr(0, end), ++number};
+    Line line{text.substr(0, end), ++number, most_values};
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.take("return ")) {
       const std::string name(line.rest.substr(0, line.rest.find('=')));
-      line.skip(name + "=");
+      line.skip(name);
+      line.skip("=");
       g.outputs.push_back({name, line.value()});
+      line.end();
     } else {
       parse_node(line, g, find_op);
     }

@@ -13,7 +13,7 @@ class Verifier {
 
   void run(bool allow_dead) {
     defined_.assign(g_.values.size(), false);
-    dead_from_.assign(g_.values.size(), -1);
+    written_by_.assign(g_.values.size(), -1);
     used_.assign(g_.values.size(), false);
     for (const Output& o : g_.outputs) {
       check(0, o.value.valid() && o.value.id < static_cast<int32_t>(g_.values.size()), "output {} has no value", o.name);
@@ -25,7 +25,12 @@ class Verifier {
         used_[index(v)] = true;
       }
     for (size_t i = 0; i < g_.nodes.size(); ++i) node(i, allow_dead);
-    for (const Output& o : g_.outputs) check(g_.nodes.size() - 1, defined_[index(o.value)], "output {} is never computed", o.name);
+    for (const Output& o : g_.outputs) {
+      check(g_.nodes.size() - 1, defined_[index(o.value)], "output {} is never computed", o.name);
+      const int32_t writer = written_by_[index(g_.behind_views(o.value))];
+      check(g_.nodes.size() - 1, writer < 0, "output {} is %{}, which node {} wrote over", o.name, o.value.id, writer);
+    }
+    for (size_t id = 0; id < defined_.size(); ++id) check(g_.nodes.size() - 1, defined_[id], "value %{} has no node", id);
     sources();
   }
 
@@ -37,7 +42,8 @@ class Verifier {
     Types in;
     for (const Value v : n.in) {
       check(i, defined_[index(v)], "reads %{} before it is computed", v.id);
-      check(i, dead_from_[index(v)] < 0, "reads %{} after node {} wrote that state", v.id, dead_from_[index(v)]);
+      const int32_t writer = written_by_[index(g_.behind_views(v))];
+      check(i, writer < 0, "reads %{} after node {} wrote over it", v.id, writer);
       in.push_back(g_.type(v));
     }
     for (size_t k = 0; k < n.out.size(); ++k) {
@@ -49,13 +55,13 @@ class Verifier {
     }
     if (n.op != &input_op && n.op != &read_op) types(i, n, in);
     for (const InPlace& w : n.op->in_place) write(i, n, w);
-    const bool live = n.op == &input_op || n.op == &read_op || !n.op->in_place.empty() ||
-                      std::ranges::any_of(n.out, [&](Value v) { return used_[index(v)]; });
+    const bool live = n.op == &input_op || n.op == &read_op || std::ranges::any_of(n.out, [&](Value v) { return used_[index(v)]; }) ||
+                      std::ranges::any_of(n.op->in_place, [&](InPlace w) { return state_of(g_, n.in[static_cast<size_t>(w.in)]) >= 0; });
     check(i, live || allow_dead, "is dead: nothing reads its results");
   }
 
   void types(size_t i, const Node& n, const Types& in) {
-    const Types want = n.op->shape({*n.op, in, {}, n.attrs, n.label});
+    const Types want = result_types({*n.op, in, {}, n.attrs, n.label});
     check(i, want.size() == n.out.size(), "has {} results, its op makes {}", n.out.size(), want.size());
     for (size_t k = 0; k < want.size(); ++k)
       check(i, want[k] == g_.type(n.out[k]), "%{} is recorded as {}, the shape rule says {}", n.out[k].id,
@@ -64,10 +70,14 @@ class Verifier {
 
   void write(size_t i, const Node& n, const InPlace& w) {
     const Value old = n.in[static_cast<size_t>(w.in)], now = n.out[static_cast<size_t>(w.out)];
-    check(i, g_.producer(old).op != &input_op, "writes %{} in place, which is the caller's", old.id);
+    const Value owner = g_.behind_views(old);
+    check(i, g_.producer(owner).op != &input_op, "writes %{} in place, which is the caller's", old.id);
+    check(i, g_.producer(owner).op == &read_op || state_of(g_, owner) < 0, "writes a state that node {} wrote already",
+          g_.values[index(owner)].node);
     check(i, g_.type(old) == g_.type(now), "writes {} over {}", to_string(g_.type(now)), to_string(g_.type(old)));
-    check(i, std::ranges::count(n.in, old) == 1, "writes %{} in place and reads it as another operand", old.id);
-    dead_from_[index(old)] = static_cast<int32_t>(i);
+    check(i, std::ranges::count_if(n.in, [&](Value v) { return g_.behind_views(v) == owner; }) == 1,
+          "writes %{} in place and reads it as another operand", old.id);
+    written_by_[index(owner)] = static_cast<int32_t>(i);
   }
 
   void sources() {
@@ -92,7 +102,7 @@ class Verifier {
   const Graph& g_;
   std::string_view after_;
   std::vector<bool> defined_, used_;
-  std::vector<int32_t> dead_from_;  // the node that overwrote the value's memory
+  std::vector<int32_t> written_by_;  // the node that wrote over the value's memory; by the value behind all views
 };
 
 }  // namespace
@@ -103,6 +113,7 @@ int32_t state_of(const Graph& graph, Value v) {
   const ValueInfo& info = graph.values[static_cast<size_t>(v.id)];
   const Node& n = graph.nodes[static_cast<size_t>(info.node)];
   if (n.op == &read_op) return info.node;
+  if (n.op->view) return state_of(graph, n.in[0]);
   for (const InPlace& w : n.op->in_place)
     if (w.out == info.index) return state_of(graph, n.in[static_cast<size_t>(w.in)]);
   return -1;

@@ -29,6 +29,7 @@ int64_t product_flops(const OpCall& c, const Type& q, int products) {
 Cost attention_cost(const OpCall& c) { return {product_flops(c, c.in[0], 2), c.io_bytes()}; }
 
 void attention_vjp(Vjp& g) {
+  NIBBLE_CHECK(!g.grad(1).valid(), "{}: lse is for the gradient alone, nothing else reads it", g.node().label);
   const Values d = g.builder().emit(attention_grad_op, {g.grad(0), g.in(0), g.in(1), g.in(2), g.out(0), g.out(1), g.in(3)},
                                     g.node().attrs);
   for (int i = 0; i < 3; ++i)

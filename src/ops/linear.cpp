@@ -46,7 +46,7 @@ Cost wgrad_cost(const OpCall& c) { return {2 * c.in[1].numel() * c.in[2].dim(-1)
 }  // namespace
 
 constinit const Op linear_op{.name = "linear", .shape = linear_shape, .vjp = linear_vjp, .cost = linear_cost, .sharding = "...k, nk -> ...n | k sum", .composed = nullptr};
-constinit const Op linear_dgrad_op{.name = "linear_dgrad", .shape = dgrad_shape, .vjp = nullptr, .cost = dgrad_cost, .sharding = "...n, nk -> ...k | n sum", .composed = nullptr, .merge_sums = true};
+constinit const Op linear_dgrad_op{.name = "linear_dgrad", .shape = dgrad_shape, .vjp = nullptr, .cost = dgrad_cost, .sharding = "...n, nk -> ...k | n sum", .composed = nullptr, .merge_sums = true, .variadic = true};
 constinit const Op linear_wgrad_op{.name = "linear_wgrad", .shape = wgrad_shape, .vjp = nullptr, .cost = wgrad_cost, .sharding = "+nk, ...n, ...k -> nk | ... sum", .composed = nullptr, .in_place = accumulates};
 
 Value linear(Builder& b, Value x, Value weight_NK) { return b.emit1(linear_op, {x, weight_NK}); }

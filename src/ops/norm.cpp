@@ -14,6 +14,7 @@ Types norm_shape(const OpCall& c) {
 }
 Cost norm_cost(const OpCall& c) { return {4 * c.in[0].numel(), c.io_bytes()}; }
 void norm_vjp(Vjp& g) {
+  NIBBLE_CHECK(!g.grad(1).valid(), "{}: r is for the gradient alone, nothing else reads it", g.node().label);
   const Value acc = g.accumulator(1);
   const Values d = g.builder().emit(rms_norm_grad_op, {acc, g.grad(0), g.in(0), g.in(1), g.out(1)});
   if (g.wants(1)) g.give_accumulated(1, d[0]);

@@ -49,10 +49,10 @@ Values with(std::initializer_list<Value> head, const Values& tail) {
 }  // namespace
 
 constinit const Op adamw_op{.name = "adamw", .shape = adamw_shape, .vjp = nullptr, .cost = adamw_cost, .sharding = "..., ..., ..., 8, ... -> ..., ..., ...",
-                            .composed = nullptr, .in_place = adamw_writes};
-constinit const Op sgd_op{.name = "sgd", .shape = sgd_shape, .vjp = nullptr, .cost = sgd_cost, .sharding = "..., 8, ... -> ...", .composed = nullptr, .in_place = sgd_writes};
-constinit const Op sum_squares_op{.name = "sum_squares", .shape = sum_squares_shape, .vjp = nullptr, .cost = sum_squares_cost, .sharding = "rc -> t | r whole, c whole, t whole", .composed = nullptr};
-constinit const Op norm_op{.name = "norm", .shape = norm_shape, .vjp = nullptr, .cost = norm_cost, .sharding = "t -> 1 | t whole", .composed = nullptr};
+                            .composed = nullptr, .in_place = adamw_writes, .variadic = true};
+constinit const Op sgd_op{.name = "sgd", .shape = sgd_shape, .vjp = nullptr, .cost = sgd_cost, .sharding = "..., 8, ... -> ...", .composed = nullptr, .in_place = sgd_writes, .variadic = true};
+constinit const Op sum_squares_op{.name = "sum_squares", .shape = sum_squares_shape, .vjp = nullptr, .cost = sum_squares_cost, .sharding = "rc -> t | r whole, c whole, t whole", .composed = nullptr, .variadic = true};
+constinit const Op norm_op{.name = "norm", .shape = norm_shape, .vjp = nullptr, .cost = norm_cost, .sharding = "t -> 1 | t whole", .composed = nullptr, .variadic = true};
 
 Value adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root, double weight_decay) {
   return b.emit(adamw_op, with({w, m, v, scalars}, gradients), {{"eps", eps}, {"eps_root", eps_root}, {"weight_decay", weight_decay}})[0];

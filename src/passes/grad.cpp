@@ -32,7 +32,11 @@ class Tape final : public Vjp {
   bool wants(int i) const override { return active(in(i)); }
   void give(int i, Value g) override {
     NIBBLE_CHECK(graph_.type(g) == graph_.type(in(i)), "{}: gradient {} of an input {}", node_.op->name, to_string(graph_.type(g)), to_string(graph_.type(in(i))));
-    if (active(in(i))) terms_[in(i).id].push_back(g);
+    given_.push_back(i);
+    if (!active(in(i))) return;
+    NIBBLE_CHECK(!is_parameter(in(i)), "{} ({}): the gradient of parameter {} is no sum over tokens here, not in this version", node_.op->name,
+                 node_.label, graph_.producer(in(i)).attrs.get_string("name"));
+    terms_[in(i).id].push_back(g);
   }
   Value accumulator(int i) override {
     const Value v = in(i);
@@ -42,10 +46,11 @@ class Tape final : public Vjp {
     const std::string& name = graph_.producer(v).attrs.get_string("name");
     const std::string state = use == 0 ? name : fmt::format("{}#{}", name, use);
     auto& list = states_[name];
-    list.insert(std::ranges::upper_bound(list, state), state);
+    list.insert(list.begin(), state);  // the walk is backward: the first use comes last
     return b_.read(StateRole::gradient, state, graph_.type(v));
   }
   void give_accumulated(int i, Value sum) override {
+    given_.push_back(i);
     if (!is_parameter(in(i))) give(i, sum);
   }
   void replace(int i, Value v) override { replacements_.emplace_back(out(i), v); }
@@ -82,7 +87,10 @@ class Tape final : public Vjp {
     for (const Value v : node_.out) grads_.push_back(total(v));
     if (std::ranges::none_of(grads_, &Value::valid)) return;
     NIBBLE_CHECK(node_.op->vjp != nullptr, "{} ({}) is not differentiable", node_.op->name, node_.label);
+    given_.clear();
     node_.op->vjp(*this);
+    for (int k = 0; k < static_cast<int>(node_.in.size()); ++k)
+      NIBBLE_CHECK(!active(in(k)) || std::ranges::count(given_, k) > 0, "{} ({}) is not differentiable in operand {}", node_.op->name, node_.label, k);
     b_.set_label("");
   }
 
@@ -139,6 +147,7 @@ class Tape final : public Vjp {
   std::vector<std::pair<Value, Value>> replacements_;
   Node node_;
   size_t node_index_ = 0;
+  std::vector<int> given_;  // operands of the node whose gradient its vjp gave
   Values grads_;
 };
 

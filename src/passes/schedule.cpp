@@ -44,12 +44,12 @@ class Scheduler {
     for (size_t i = 0; i < g_.nodes.size(); ++i)
       for (const Value v : g_.nodes[i].in) {
         edge(static_cast<size_t>(g_.values[static_cast<size_t>(v.id)].node), i);
-        readers[static_cast<size_t>(v.id)].push_back(i);
+        readers[static_cast<size_t>(g_.behind_views(v).id)].push_back(i);
         ++readers_left_[static_cast<size_t>(v.id)];
       }
-    for (size_t i = 0; i < g_.nodes.size(); ++i)  // a writer in place waits for all readers of the old value
+    for (size_t i = 0; i < g_.nodes.size(); ++i)  // a writer in place waits for all readers of the old value and its views
       for (const InPlace& w : g_.nodes[i].op->in_place)
-        for (const size_t r : readers[static_cast<size_t>(g_.nodes[i].in[static_cast<size_t>(w.in)].id)]) edge(r, i);
+        for (const size_t r : readers[static_cast<size_t>(g_.behind_views(g_.nodes[i].in[static_cast<size_t>(w.in)]).id)]) edge(r, i);
     for (const Output& o : g_.outputs) ++readers_left_[static_cast<size_t>(o.value.id)];
   }
 

@@ -38,6 +38,7 @@ Tensor Interpreter::state(StateRole role, std::string_view name) const {
 
 void Interpreter::run() {
   ThreadPool pool(1);
+  std::vector<std::byte> workspace;
   for (const Node& n : graph_.nodes) {
     if (n.op == &input_op || n.op == &read_op || n.op->view) continue;
     std::vector<Tensor> in, out;
@@ -46,7 +47,13 @@ void Interpreter::run() {
     const RefKernel& ref = *kernels_of(*n.op).ref;
     const KernelRun kernel = scalar_ == Scalar::f32 ? ref.f32 : scalar_ == Scalar::f64 ? ref.f64 : ref.complex;
     NIBBLE_CHECK(kernel != nullptr, "{} is defined in f32 only", n.op->name);
-    kernel({in, out, n.attrs, nullptr, pool});
+    if (ref.workspace != nullptr) {
+      Types in_types, out_types;
+      for (const Tensor& t : in) in_types.push_back(t.type);
+      for (const Tensor& t : out) out_types.push_back(t.type);
+      workspace.resize(static_cast<size_t>(4 * ref.workspace({in_types, out_types, n.attrs, 1})));
+    }
+    kernel({in, out, n.attrs, workspace.data(), pool});
   }
 }
 

@@ -58,7 +58,7 @@ KernelChoice choose_kernel(const Op& op, const KernelShape& shape, CpuTarget tar
       return choice;
     }
   }
-  choice.name = "ref", choice.run = row.ref->f32;
+  choice.name = "ref", choice.run = row.ref->f32, choice.workspace = row.ref->workspace;
   return choice;
 }
 

@@ -1,7 +1,7 @@
 // cross_entropy and its gradient with the head's products (spec/training.md 2.7; orders in 2.11). The reference walks
 // one token at a time; the number of tokens in a tile changes no bit.
 #pragma once
-#include <vector>
+#include <algorithm>
 
 #include "kernels/ref/scalar.h"
 
@@ -32,17 +32,21 @@ void token_logits(const S* h, const S* w, int64_t v, int64_t e, S* x) {
   }
 }
 
+// One row of logits.
+inline int64_t token_workspace(const KernelShape& s) { return s.in[1].dim(0) * 4; }
+inline int64_t token_gradient_workspace(const KernelShape& s) { return s.in[2].dim(0) * 4; }
+
 template <class S>
 void cross_entropy(const KernelCall& c) {
   const S *h = c.in[0].as<S>(), *w = c.in[1].as<S>();
   const int32_t* targets = c.in[2].as<int32_t>();
   const int64_t e = c.in[1].dim(1), v = c.in[1].dim(0), rows = c.in[0].type.rows();
-  std::vector<S> x(static_cast<size_t>(v));
+  S* x = reinterpret_cast<S*>(c.workspace);
   for (int64_t i = 0; i < rows; ++i) {
     TokenLoss<S> t{0, 0, 0};
     if (targets[i] >= 0) {
-      token_logits(h + i * e, w, v, e, x.data());
-      t = softmax_loss(x.data(), v, targets[i]);
+      token_logits(h + i * e, w, v, e, x);
+      t = softmax_loss(x, v, targets[i]);
     }
     c.out[0].as<S>()[i] = t.ce, c.out[1].as<S>()[i] = t.lse;
   }
@@ -57,13 +61,13 @@ void cross_entropy_grad(const KernelCall& c) {
   const S inv_n = c.in[4].as<S>()[0], z = static_cast<S>(c.attrs.get_float("z_loss"));
   S *dw = c.out[0].as<S>(), *dh = c.out[1].as<S>();
   const int64_t e = c.in[2].dim(1), v = c.in[2].dim(0), rows = c.in[1].type.rows();
-  std::vector<S> x(static_cast<size_t>(v));
+  S* x = reinterpret_cast<S*>(c.workspace);
   for (int64_t i = 0; i < rows; ++i) {
     TokenLoss<S> t{0, 0, 0};
-    std::fill(x.begin(), x.end(), S(0));
+    std::fill_n(x, v, S(0));
     if (targets[i] >= 0) {
-      token_logits(h + i * e, w, v, e, x.data());
-      t = softmax_loss(x.data(), v, targets[i]);
+      token_logits(h + i * e, w, v, e, x);
+      t = softmax_loss(x, v, targets[i]);
       const S factor = fma(z + z, t.lse, S(1));
       for (int64_t j = 0; j < v; ++j) {
         S p = x[j] * t.inverse;

@@ -10,7 +10,8 @@
 
 namespace nibble {
 
-#define NIBBLE_REF(name) constinit const RefKernel name##_ref{ref::name<float>, ref::name<double>, ref::name<ref::Complex>}
+#define NIBBLE_REF(name, ...) \
+  constinit const RefKernel name##_ref { ref::name<float>, ref::name<double>, ref::name<ref::Complex>, __VA_ARGS__ }
 NIBBLE_REF(embedding);
 NIBBLE_REF(embedding_grad);
 NIBBLE_REF(linear);
@@ -27,8 +28,8 @@ NIBBLE_REF(add);
 NIBBLE_REF(scale);
 NIBBLE_REF(zeros);
 NIBBLE_REF(ones);
-NIBBLE_REF(cross_entropy);
-NIBBLE_REF(cross_entropy_grad);
+NIBBLE_REF(cross_entropy, ref::token_workspace);
+NIBBLE_REF(cross_entropy_grad, ref::token_gradient_workspace);
 NIBBLE_REF(append);
 NIBBLE_REF(attention_cached);
 NIBBLE_REF(take_row);

@@ -7,6 +7,8 @@ namespace nibble {
 /// nullptr where the op is not differentiable and defined in f32 (optimizer) or does no arithmetic on reals.
 struct RefKernel {
   KernelRun f32 = nullptr, f64 = nullptr, complex = nullptr;
+  /// For float elements; double takes twice, complex<double> four times as much. nullptr: none.
+  KernelWorkspace workspace = nullptr;
 };
 
 extern const RefKernel embedding_ref, embedding_grad_ref, linear_ref, linear_dgrad_ref, linear_wgrad_ref, rms_norm_ref,

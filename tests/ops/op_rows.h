@@ -1,0 +1,103 @@
+// One row for each op (two where an attribute or the number of operands changes what happens): operands with their
+// ranges, and what the op's file says about them. ops_test.cpp derives all tests from these rows and fails for an op
+// without one.
+#pragma once
+#include <numeric>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace nibble {
+
+struct Operand {
+  Type type;
+  double low = -1, high = 1;   // uniform; integers: low ... high inclusive
+  std::vector<int32_t> fixed;  // these instead
+};
+
+struct OpRow {
+  const Op* op;
+  std::vector<Operand> in;
+  Attrs attrs;
+  Types out;
+  Cost cost;
+  std::vector<int> differentiable;  // operands that have a gradient; none: the op is not differentiable
+  int cuts;                         // axes along which the sharding string lets it be cut
+  std::vector<std::pair<size_t, Type>> broken = {};  // operand and type that the shape rule refuses
+};
+
+inline Type f32(std::initializer_list<int64_t> dims) { return {DType::f32, Shape(dims)}; }
+inline Type f64(std::initializer_list<int64_t> dims) { return {DType::f64, Shape(dims)}; }
+inline Type i32(std::initializer_list<int64_t> dims) { return {DType::i32, Shape(dims)}; }
+
+/// Two rows of 70 positions: documents of 30 and 33 with 7 of padding; padding in front, then two documents.
+inline std::vector<int32_t> two_rows_of_documents() {
+  std::vector<int32_t> s(140);
+  for (int i = 0; i < 70; ++i) s[i] = i < 30 ? 1 : i < 63 ? 2 : 0, s[70 + i] = i < 3 ? 0 : i < 66 ? 1 : 2;
+  return s;
+}
+
+inline std::vector<OpRow> op_rows() {
+  const Type q = f32({2, 70, 4, 6}), k = f32({2, 70, 2, 6}), lse = f32({2, 70, 4}), x = f32({2, 5, 6}),
+             bt = i32({2, 5}), bt_f = f32({2, 5});
+  const Operand documents{i32({2, 70}), 0, 0, two_rows_of_documents()}, targets{bt, -1, 8}, inv_n{f32({1}), 0.25, 0.25};
+  const Operand span{i32({2}), 0, 0, {80, 2}}, cache{f32({90, 2, 6})}, positive_matrix{f32({20, 6}), 0.01, 1},
+      scalars{f32({8}), 0.1, 0.9};
+  const Type matrix = f32({20, 6}), many = f32({2, 40, 20});
+  const Attrs all_keys{{"scale", 0.4082482904638631}, {"window", int64_t{0}}},
+      five_keys{{"scale", 0.4082482904638631}, {"window", int64_t{5}}};
+  const Attrs adam{{"eps", 1e-8}, {"eps_root", 0.0}, {"weight_decay", 0.1}};
+  // clang-format off
+  return {
+    {&embedding_op, {{i32({2, 40}), 0, 6}, {f32({7, 6})}}, {}, {f32({2, 40, 6})}, {0, 4160}, {1}, 3, {{0, f32({2, 40})}, {1, f32({7})}}},
+    {&embedding_grad_op, {{f32({7, 6})}, {i32({2, 40}), 0, 6}, {f32({2, 40, 6})}}, {}, {f32({7, 6})}, {480, 6080}, {}, 3,
+     {{0, f32({7, 5})}, {1, i32({2, 39})}, {1, f32({2, 40})}}},
+    {&linear_op, {{f32({2, 5, 12})}, {f32({7, 12})}}, {}, {f32({2, 5, 7})}, {1680, 1096}, {0, 1}, 4, {{1, f32({7, 11})}, {1, f32({12})}}},
+    {&linear_dgrad_op, {{f32({2, 5, 7})}, {f32({7, 12})}}, {}, {f32({2, 5, 12})}, {1680, 1096}, {}, 4, {{1, f32({8, 12})}, {1, f32({7})}}},
+    {&linear_dgrad_op, {{f32({2, 5, 7})}, {f32({7, 12})}, {f32({2, 5, 3})}, {f32({3, 12})}, {f32({2, 5, 3})}, {f32({3, 12})}}, {}, {f32({2, 5, 12})},
+     {3120, 1624}, {}, 4, {{2, f32({2, 5, 4})}, {3, f32({3, 11})}}},
+    {&linear_wgrad_op, {{f32({7, 12})}, {f32({2, 5, 7})}, {f32({2, 5, 12})}}, {}, {f32({7, 12})}, {1680, 1432}, {}, 4,
+     {{0, f32({7, 11})}, {1, f32({2, 5, 8})}, {2, f32({2, 4, 12})}}},
+    {&rms_norm_op, {{f32({2, 5, 20})}, {f32({20})}}, {{"eps", 1e-5}}, {f32({2, 5, 20}), bt_f}, {800, 1720}, {0, 1}, 2, {{1, f32({19})}, {1, f32({1, 20})}}},
+    {&rms_norm_grad_op, {{f32({20})}, {many}, {many}, {f32({20})}, {f32({2, 40}), 0.5, 2}}, {}, {f32({20}), many}, {16000, 19760}, {}, 2,
+     {{0, f32({19})}, {1, f32({2, 40, 19})}, {4, f32({2, 39})}}},
+    {&rope_op, {{f32({2, 5, 4, 6})}, {f32({9, 6})}, {bt, 0, 8}}, {{"inverse", int64_t{0}}}, {f32({2, 5, 4, 6})}, {720, 1920}, {0}, 3,
+     {{0, f32({2, 5, 4, 5})}, {1, f32({9, 5})}, {2, i32({2, 4})}, {2, f32({2, 5})}}},
+    {&rope_op, {{f32({2, 5, 4, 6})}, {f32({9, 6})}, {bt, 0, 8}}, {{"inverse", int64_t{1}}}, {f32({2, 5, 4, 6})}, {720, 1920}, {0}, 3},
+    {&attention_op, {{q, -2, 2}, {k, -2, 2}, {k}, documents}, all_keys, {q, lse}, {477120, 43120}, {0, 1, 2}, 2,
+     {{1, f32({2, 69, 2, 6})}, {1, f32({2, 70, 3, 6})}, {0, f32({2, 70, 4, 5})}, {3, i32({2, 69})}, {0, f32({2, 70, 3, 6})}}},
+    {&attention_op, {{q, -2, 2}, {k, -2, 2}, {k}, documents}, five_keys, {q, lse}, {65280, 43120}, {0, 1, 2}, 2},
+    {&attention_grad_op, {{q}, {q}, {k}, {k}, {q}, {lse, 0, 3}, documents}, all_keys, {q, k, k}, {1192800, 83440}, {}, 2,
+     {{0, k}, {4, k}, {5, f32({2, 70, 2})}, {6, i32({2, 69})}}},
+    {&attention_grad_op, {{q}, {q}, {k}, {k}, {q}, {lse, 0, 3}, documents}, five_keys, {q, k, k}, {163200, 83440}, {}, 2},
+    {&swiglu_op, {{x, -3, 3}, {x}}, {}, {x}, {360, 720}, {0, 1}, 3, {{1, f32({2, 5, 5})}}},
+    {&swiglu_grad_op, {{x}, {x, -3, 3}, {x}}, {}, {x, x}, {720, 1200}, {}, 3, {{0, f32({2, 5, 5})}}},
+    {&add_op, {{x}, {x}}, {}, {x}, {60, 720}, {0, 1}, 3, {{1, f32({5, 6})}}},
+    {&scale_op, {{x}}, {{"factor", 0.3}}, {x}, {60, 480}, {0}, 3},
+    {&split_heads_op, {{f32({2, 5, 12})}}, {{"head_size", int64_t{3}}}, {f32({2, 5, 4, 3})}, {0, 0}, {0}, 3, {{0, f32({2, 5, 11})}, {0, f32({1, 1, 1, 1, 12})}}},
+    {&merge_heads_op, {{f32({2, 5, 4, 3})}}, {}, {f32({2, 5, 12})}, {0, 0}, {0}, 3, {{0, f32({12})}}},
+    {&zeros_op, {}, {{"type", std::string("f32[3, 4]")}}, {f32({3, 4})}, {0, 48}, {}, 0},
+    {&ones_op, {}, {{"type", std::string("f32[3, 4]")}}, {f32({3, 4})}, {0, 48}, {}, 0},
+    {&cross_entropy_op, {{x, -2, 2}, {f32({9, 6})}, targets, inv_n}, {{"z_loss", 0.0}}, {bt_f, bt_f}, {1080, 580}, {0, 1}, 2,
+     {{1, f32({9, 5})}, {2, i32({2, 4})}, {2, f32({2, 5})}, {3, f32({2})}}},
+    {&cross_entropy_op, {{x, -2, 2}, {f32({9, 6})}, targets, inv_n}, {{"z_loss", 0.125}}, {bt_f, bt_f}, {1080, 580}, {0, 1}, 2},
+    {&cross_entropy_grad_op, {{f32({9, 6})}, {x, -2, 2}, {f32({9, 6})}, targets, inv_n}, {{"z_loss", 0.0}}, {f32({9, 6}), x, bt_f, bt_f}, {3240, 1252}, {}, 2,
+     {{0, f32({9, 5})}, {1, f32({2, 5, 5})}}},
+    {&cross_entropy_grad_op, {{f32({9, 6})}, {x, -2, 2}, {f32({9, 6})}, targets, inv_n}, {{"z_loss", 0.125}}, {f32({9, 6}), x, bt_f, bt_f}, {3240, 1252}, {}, 2},
+    {&append_op, {cache, {f32({3, 2, 6})}, span}, {}, {cache.type}, {0, 288}, {}, 2, {{1, f32({3, 3, 6})}, {1, f32({3, 2, 5})}, {2, i32({1})}}},
+    {&attention_cached_op, {{f32({3, 4, 6}), -2, 2}, cache, cache, span}, all_keys, {f32({3, 4, 6})}, {25920, 9216}, {}, 1,
+     {{0, f32({3, 3, 6})}, {1, f32({90, 2, 5})}, {3, i32({1})}}},
+    {&attention_cached_op, {{f32({3, 4, 6}), -2, 2}, cache, cache, span}, five_keys, {f32({3, 4, 6})}, {25920, 9216}, {}, 1},
+    {&take_row_op, {{f32({5, 6})}, {i32({1}), 0, 0, {3}}}, {}, {f32({1, 6})}, {0, 48}, {}, 1, {{1, i32({2})}, {0, f32({6})}}},
+    {&adamw_op, {{matrix}, {matrix}, positive_matrix, scalars, {matrix}}, adam, {matrix, matrix, matrix}, {1920, 3392}, {}, 2,
+     {{1, f32({20, 5})}, {3, f32({7})}, {4, f32({6, 20})}}},
+    {&adamw_op, {{matrix}, {matrix}, positive_matrix, scalars, {matrix}, {matrix}}, adam, {matrix, matrix, matrix}, {1920, 3872}, {}, 2, {{5, f32({6, 20})}}},
+    {&sgd_op, {{matrix}, scalars, {matrix}}, {}, {matrix}, {360, 1472}, {}, 2, {{1, f32({7})}, {2, f32({6, 20})}}},
+    {&sum_squares_op, {{f32({20, 40})}}, {}, {f64({6})}, {1600, 3248}, {}, 0, {{0, f32({2, 3, 4})}}},
+    {&sum_squares_op, {{f32({300})}, {f32({300})}}, {}, {f64({2})}, {1200, 2416}, {}, 0, {{1, f32({301})}}},
+    {&norm_op, {{f64({6}), 0, 1}}, {}, {f64({1})}, {7, 56}, {}, 0, {{0, f32({6})}}},
+    {&norm_op, {{f64({6}), 0, 1}, {f64({3}), 0, 100}}, {}, {f64({1})}, {10, 80}, {}, 0, {{1, f64({3, 1})}}}};
+  // clang-format on
+}
+
+}  // namespace nibble

@@ -1,0 +1,341 @@
+// Rule 1 of the design: an op is whole. For every op of all_ops(): shape rule, cost, kernels, gradient by complex step,
+// sharding string, and every kernel this CPU runs against the reference, bit for bit. The rows: op_rows.h.
+#include "ops/all.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "ops/op_rows.h"
+#include "ops/sharding.h"
+#include "ops/values.h"
+#include "passes/grad.h"
+#include "runtime/registry.h"
+
+namespace nibble {
+namespace {
+
+std::vector<Dense> operands(const OpRow& row, uint64_t seed) {
+  Random random(seed);
+  std::vector<Dense> list;
+  for (const Operand& o : row.in) {
+    Dense d{o.type, {}};
+    for (int64_t i = 0; i < o.type.numel(); ++i) {
+      if (!o.fixed.empty())
+        d.x.push_back(o.fixed[static_cast<size_t>(i)]);
+      else if (o.type.dtype == DType::i32)
+        d.x.push_back(o.low + static_cast<double>(random.below(static_cast<int64_t>(o.high - o.low) + 1)));
+      else
+        d.x.push_back(random.uniform(o.low, o.high));
+    }
+    list.push_back(std::move(d));
+  }
+  return list;
+}
+
+Types types_of(const std::vector<Dense>& list) {
+  Types types;
+  for (const Dense& d : list) types.push_back(d.type);
+  return types;
+}
+
+// Memory that no kernel left behind.
+struct Buffer {
+  explicit Buffer(int64_t bytes) : memory(static_cast<size_t>(bytes) + 64, std::byte{0xa5}) {}
+  std::byte* data() { return memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64; }
+  std::vector<std::byte> memory;
+};
+
+// One kernel's run in memory of its own, results as doubles.
+std::vector<Dense> run_kernel(const Op& op, const Attrs& attrs, const std::vector<Dense>& in, Scalar scalar,
+                              KernelRun run, KernelWorkspace workspace, int threads) {
+  const Types in_types = types_of(in), out_types = result_types({op, in_types, {}, attrs, ""});
+  std::list<Buffer> memory;
+  const auto allocate = [&memory](const Type& type) {
+    return Tensor{type, memory.emplace_back(type.numel() * 16).data()};
+  };
+  std::vector<Tensor> in_tensors, out_tensors;
+  for (const Dense& d : in) {
+    in_tensors.push_back(allocate(d.type));
+    for (int64_t i = 0; i < d.type.numel(); ++i) store(in_tensors.back(), scalar, i, d.x[static_cast<size_t>(i)]);
+  }
+  for (size_t k = 0; k < out_types.size(); ++k) {
+    Tensor out;
+    if (op.view) out = in_tensors[0];
+    for (const InPlace& w : op.in_place)
+      if (static_cast<size_t>(w.out) == k) out = in_tensors[static_cast<size_t>(w.in)];
+    out_tensors.push_back(out.data != nullptr ? Tensor{out_types[k], out.data} : allocate(out_types[k]));
+  }
+  ThreadPool pool(threads);
+  Buffer space(workspace != nullptr ? workspace({in_types, out_types, attrs, threads}) * 4 : 0);
+  if (!op.view) run({in_tensors, out_tensors, attrs, space.data(), pool});
+  std::vector<Dense> out;
+  for (const Tensor& t : out_tensors) {
+    out.push_back({t.type, {}});
+    for (int64_t i = 0; i < t.numel(); ++i) out.back().x.push_back(load(t, scalar, i).real());
+  }
+  return out;
+}
+
+std::vector<Dense> run_reference(const Op& op, const Attrs& attrs, const std::vector<Dense>& in) {
+  if (op.view) return run_kernel(op, attrs, in, Scalar::f64, nullptr, nullptr, 1);
+  const RefKernel& ref = *kernels_of(op).ref;
+  if (ref.f64 == nullptr) return run_kernel(op, attrs, in, Scalar::f32, ref.f32, ref.workspace, 1);
+  return run_kernel(op, attrs, in, Scalar::f64, ref.f64, ref.workspace, 1);
+}
+
+std::string name_of_row(const OpRow& row) { return fmt::format("{} {}", row.op->name, to_string(row.attrs)); }
+
+bool has_one_pattern_an_operand(const OpRow& row) {
+  if (!row.op->variadic) return true;
+  const std::string_view text = row.op->sharding.substr(0, row.op->sharding.find("->"));
+  return static_cast<size_t>(std::ranges::count(text, ',')) + 1 == row.in.size();
+}
+
+TEST(DesignRule1, EveryOpHasARow) {
+  const std::vector<OpRow> rows = op_rows();
+  for (const Op* op : all_ops()) {
+    EXPECT_TRUE(std::ranges::any_of(rows, [op](const OpRow& r) { return r.op == op; })) << "no row for " << op->name;
+    EXPECT_EQ(find_op(op->name), op);
+  }
+  for (const OpRow& row : rows) EXPECT_EQ(std::ranges::count(all_ops(), row.op), 1) << row.op->name;
+  EXPECT_EQ(find_op("input"), &input_op);
+  EXPECT_EQ(find_op("read"), &read_op);
+  EXPECT_EQ(find_op("attention_flash"), nullptr);
+}
+
+TEST(DesignRule1, ShapeRuleGivesTheStatedTypesAndRefusesOthers) {
+  for (const OpRow& row : op_rows()) {
+    Types in;
+    for (const Operand& o : row.in) in.push_back(o.type);
+    const auto shape = [&](const Types& types) { return result_types({*row.op, types, {}, row.attrs, "a/label"}); };
+    EXPECT_EQ(shape(in), row.out) << name_of_row(row);
+    for (const auto& [operand, type] : row.broken) {
+      Types broken = in;
+      broken[operand] = type;
+      const std::string error = error_of([&] { shape(broken); });
+      EXPECT_TRUE(error.starts_with("E901") && says(error, row.op->name) && says(error, to_string(type)) &&
+                  says(error, "a/label"))
+          << name_of_row(row) << " with operand " << operand << " " << to_string(type) << ": " << error;
+    }
+    Types more = in, fewer = in;
+    more.push_back(f32({3}));
+    EXPECT_TRUE(error_of([&] { shape(more); }).starts_with("E901")) << name_of_row(row);
+    if (fewer.empty()) continue;
+    fewer.pop_back();
+    const bool may_have_fewer = row.op->variadic && row.op != &linear_dgrad_op && !has_one_pattern_an_operand(row);
+    EXPECT_EQ(error_of([&] { shape(fewer); }).starts_with("E901"), !may_have_fewer) << name_of_row(row);
+  }
+}
+
+TEST(DesignRule1, CostIsTheStatedOne) {
+  for (const OpRow& row : op_rows()) {
+    Types in;
+    for (const Operand& o : row.in) in.push_back(o.type);
+    const Cost cost = row.op->cost({*row.op, in, row.out, row.attrs, ""});
+    EXPECT_EQ(cost.flops, row.cost.flops) << name_of_row(row);
+    EXPECT_EQ(cost.bytes, row.cost.bytes) << name_of_row(row);
+    EXPECT_EQ(cost.bytes == 0, row.op->view) << name_of_row(row) << ": only a view moves nothing";
+  }
+}
+
+TEST(DesignRule1, EveryOpHasAReferenceKernel) {
+  for (const Op* op : all_ops()) {
+    const auto rows = kernel_table();
+    EXPECT_EQ(std::ranges::count(rows, op, &KernelRow::op), op->view ? 0 : 1) << op->name;
+    if (op->view) continue;
+    const RefKernel& ref = *kernels_of(*op).ref;
+    EXPECT_NE(ref.f32, nullptr) << op->name;
+    EXPECT_EQ(ref.f64 == nullptr, ref.complex == nullptr) << op->name;
+    EXPECT_TRUE(op->vjp == nullptr || ref.complex != nullptr) << op->name << " has a gradient that cannot be tested";
+  }
+  EXPECT_TRUE(says(error_of([] { kernels_of(split_heads_op); }), "split_heads has no row"));
+}
+
+// ---- gradients ----
+
+struct Recorded {
+  Graph graph;
+  Values in, out;
+};
+Recorded record(const OpRow& row) {
+  Recorded r;
+  Builder b(r.graph);
+  for (size_t i = 0; i < row.in.size(); ++i) r.in.push_back(b.input(fmt::format("in.{}", i), row.in[i].type));
+  r.out = b.emit(*row.op, r.in, row.attrs);
+  return r;
+}
+
+// d/dh of the scalar whose gradient the op gives, with operand k moved along `direction`: sum of seed * result 0, or
+// the batch's loss for cross_entropy, which is the root of the gradient.
+double derivative(const OpRow& row, const std::vector<Dense>& in, const std::vector<double>& seed, size_t k,
+                  const std::vector<double>& direction) {
+  constexpr double h = 1e-30;
+  const Recorded r = record(row);
+  Interpreter run(r.graph, Scalar::complex);
+  for (size_t i = 0; i < in.size(); ++i)
+    for (int64_t j = 0; j < in[i].type.numel(); ++j) {
+      const auto at = static_cast<size_t>(j);
+      store(run.value(r.in[i]), Scalar::complex, j, {in[i].x[at], i == k ? h * direction[at] : 0});
+    }
+  run.run();
+  double sum = 0;
+  for (int64_t j = 0; j < row.out[0].numel(); ++j) {
+    std::complex<double> y = load(run.value(r.out[0]), Scalar::complex, j);
+    if (row.op == &cross_entropy_op) {
+      const std::complex<double> lse = load(run.value(r.out[1]), Scalar::complex, j);
+      y = (y + row.attrs.get_double("z_loss") * lse * lse) * in[3].x[0];
+    }
+    sum += seed[static_cast<size_t>(j)] * y.imag() / h;
+  }
+  return sum;
+}
+
+TEST(DesignRule1, GradientIsTheDerivativeByComplexStep) {
+  for (const OpRow& row : op_rows()) {
+    EXPECT_EQ(row.op->vjp == nullptr, row.differentiable.empty()) << name_of_row(row);
+    if (row.differentiable.empty()) continue;
+    const std::vector<Dense> in = operands(row, 7);
+    Recorded r = record(row);
+    Builder b(r.graph);
+    Random random(11);
+    std::vector<double> seed(static_cast<size_t>(row.out[0].numel()), 1.0);
+    const bool is_root = row.op == &cross_entropy_op;
+    const Value seed_value = is_root ? ones(b, row.out[0]) : b.input("seed", row.out[0]);
+    if (!is_root)
+      for (double& s : seed) s = random.uniform(-1, 1);
+    Values wanted;
+    for (const int i : row.differentiable) wanted.push_back(r.in[static_cast<size_t>(i)]);
+    for (size_t i = 0; i < r.in.size(); ++i)
+      b.output(fmt::format("keep.{}", i), r.in[i]);  // the graph needs no such operand: bias of scale
+    const GradResult g = grad(r.graph, {{r.out[0], seed_value}}, wanted);
+    Interpreter run(r.graph, Scalar::f64);
+    for (size_t i = 0; i < in.size(); ++i)
+      for (int64_t j = 0; j < in[i].type.numel(); ++j)
+        store(run.input(fmt::format("in.{}", i)), Scalar::f64, j, in[i].x[static_cast<size_t>(j)]);
+    if (!is_root)
+      for (int64_t j = 0; j < row.out[0].numel(); ++j)
+        store(run.input("seed"), Scalar::f64, j, seed[static_cast<size_t>(j)]);
+    run.run();
+    for (size_t w = 0; w < wanted.size(); ++w) {
+      const auto k = static_cast<size_t>(row.differentiable[w]);
+      for (int trial = 0; trial < 4; ++trial) {
+        std::vector<double> direction;
+        double got = 0, size = 0;
+        for (int64_t j = 0; j < in[k].type.numel(); ++j) {
+          direction.push_back(random.uniform(-1, 1));
+          const double term = load(run.value(g.of_wanted[w]), Scalar::f64, j).real() * direction.back();
+          got += term, size += std::abs(term);
+        }
+        EXPECT_GT(size, 0) << name_of_row(row) << " operand " << k;
+        EXPECT_NEAR(got, derivative(row, in, seed, k, direction), 1e-12 * size) << name_of_row(row) << " operand " << k;
+      }
+    }
+  }
+}
+
+TEST(DesignRule1, AnOperandWithoutGradientIsRefused) {
+  for (const OpRow& row : op_rows())
+    for (size_t k = 0; k < row.in.size(); ++k) {
+      if (row.in[k].type.dtype != DType::f32 || std::ranges::count(row.differentiable, static_cast<int>(k)) > 0 ||
+          !row.op->in_place.empty())
+        continue;
+      Recorded r = record(row);
+      Builder b(r.graph);
+      const Value seed = ones(b, row.out[0]);
+      const std::string error = error_of([&] { grad(r.graph, {{r.out[0], seed}}, {r.in[k]}); });
+      EXPECT_TRUE(says(error, "E901") && says(error, "not differentiable"))
+          << name_of_row(row) << " operand " << k << ": " << error;
+    }
+}
+
+TEST(DesignRule7, ComposedFormEqualsTheOp) {
+  for (const OpRow& row : op_rows()) {
+    if (row.op->composed == nullptr) continue;
+    Recorded r = record(row);
+    Builder b(r.graph);
+    const Values plain = row.op->composed(b, r.graph.producer(r.out[0]));
+    Interpreter run(r.graph, Scalar::f32);
+    const std::vector<Dense> in = operands(row, 7);
+    for (size_t i = 0; i < in.size(); ++i)
+      for (int64_t j = 0; j < in[i].type.numel(); ++j)
+        store(run.value(r.in[i]), Scalar::f32, j, in[i].x[static_cast<size_t>(j)]);
+    run.run();
+    for (size_t k = 0; k < row.out.size(); ++k)
+      EXPECT_EQ(
+          std::memcmp(run.value(plain[k]).data, run.value(r.out[k]).data, static_cast<size_t>(row.out[k].nbytes())), 0)
+          << name_of_row(row);
+  }
+}
+
+// ---- sharding ----
+
+std::string sharding_error(const OpRow& row, std::string_view text, int* cuts) {
+  try {
+    const RunOp run = [&row](const std::vector<Dense>& in) { return run_reference(*row.op, row.attrs, in); };
+    return Sharding(text).check(operands(row, 7), 1e-12, run, cuts);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+TEST(DesignRule1, ShardingStringIsTrue) {
+  for (const OpRow& row : op_rows()) {
+    if (!has_one_pattern_an_operand(row)) continue;
+    int cuts = 0;
+    EXPECT_EQ(sharding_error(row, row.op->sharding, &cuts), "") << name_of_row(row) << " " << row.op->sharding;
+    EXPECT_EQ(cuts, row.cuts) << name_of_row(row);
+  }
+}
+
+TEST(DesignRule1, AFalseShardingStringIsFound) {
+  struct Lie {
+    const Op* op;
+    const char *text, *what;
+  };
+  // clang-format off
+  const Lie lies[] = {{&linear_op, "...k, nk -> ...n", "cut along k: result 0["},
+                      {&linear_op, "...k, kn -> ...n | k sum", "axis k of f32[7, 12] is 12 elsewhere"},
+                      {&linear_op, "...k, nk -> ...n | n sum, k whole, z whole", "a note names z"},
+                      {&linear_op, "...k, nk, n -> ...n", "number of patterns"},
+                      {&rms_norm_op, "...c, c -> ...c, ...", "cut along c: result 0["},
+                      {&rms_norm_grad_op, "c, ...c, ...c, c, ... -> c, ...c | c whole, ... sum", "cut along .0: result 0["},
+                      {&rms_norm_grad_op, "+c, ...c, ...c, c, ... -> c, ...c | c whole", "cut along .0: result 0["},
+                      {&attention_op, "bthd, btkd, btkd, bt -> bthd, bth | d whole, h with k", "cut along t: result 0["},
+                      {&attention_op, "bthd, btkd, btkd, bt -> bthd, bth | t whole, d whole, k whole", "cut along h: "},
+                      {&cross_entropy_op, "...e, ve, ..., 1 -> ..., ... | v whole", "cut along e: result 0["},
+                      {&add_op, "..., ... -> ... | ... sum, ... half", "no note: ... half"},
+                      {&add_op, "..., ...", "no ->"}};
+  // clang-format on
+  const std::vector<OpRow> rows = op_rows();
+  for (const Lie& lie : lies) {
+    const OpRow& row = *std::ranges::find(rows, lie.op, &OpRow::op);
+    int cuts = 0;
+    EXPECT_TRUE(says(sharding_error(row, lie.text, &cuts), lie.what)) << lie.text;
+  }
+}
+
+// ---- kernels ----
+
+TEST(TrainingOrders, EveryKernelEqualsTheReference) {
+  for (const OpRow& row : op_rows()) {
+    if (row.op->view) continue;
+    const std::vector<Dense> in = operands(row, 7);
+    const RefKernel& ref = *kernels_of(*row.op).ref;
+    const std::vector<Dense> want = run_kernel(*row.op, row.attrs, in, Scalar::f32, ref.f32, ref.workspace, 1);
+    const Types in_types = types_of(in);
+    for (const CpuTarget target : cpu_targets())
+      for (const int threads : {1, 3}) {
+        const KernelChoice k = choose_kernel(*row.op, {in_types, row.out, row.attrs, threads}, target);
+        const std::vector<Dense> got = run_kernel(*row.op, row.attrs, in, Scalar::f32, k.run, k.workspace, threads);
+        for (size_t r = 0; r < want.size(); ++r)
+          EXPECT_EQ(std::memcmp(got[r].x.data(), want[r].x.data(), want[r].x.size() * 8), 0)
+              << name_of_row(row) << " result " << r << " by " << k.name << " with " << threads << " threads";
+      }
+  }
+}
+
+}  // namespace
+}  // namespace nibble
