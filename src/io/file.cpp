@@ -196,6 +196,13 @@ FileRecord write_file(const fs::path& path, std::string_view bytes) {
   return file.finish();
 }
 
+void replace_file(const std::filesystem::path& path, std::string_view bytes) {
+  const std::filesystem::path temporary = path.parent_path() / fmt::format(".tmp-{}-{}", path.filename().string(), getpid());
+  remove_tree(temporary);
+  write_file(temporary, bytes);
+  rename_path(temporary, path);
+}
+
 void make_directories(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return;

@@ -69,6 +69,9 @@ class FileWriter {
 /// A whole file at once, fsynced. Errors: E801.
 FileRecord write_file(const std::filesystem::path& path, std::string_view bytes);
 
+/// The same for a file that may exist: written beside it under a temporary name and renamed. Errors: E801.
+void replace_file(const std::filesystem::path& path, std::string_view bytes);
+
 /// Creates a directory and its missing parents; one that exists is fine. Errors: E803.
 void make_directories(const std::filesystem::path& path);
 /// Makes the entries of a directory durable. Errors: E801.

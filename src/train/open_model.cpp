@@ -24,7 +24,8 @@ OpenModel open_model(const fs::path& path) {
   open.model = llama_of(open.shape);
   if (fs::exists(folder / "tokenizer.json")) open.tokenizer = Tokenizer::load(folder);
   if (!open.is_checkpoint()) return open;
-  for (const auto& [key, value] : Checkpoint(folder).info().config) {
+  const Checkpoint checkpoint(folder);
+  for (const auto& [key, value] : checkpoint.info().config) {
     open.stored.emplace_back(key, value.dump());
     if (key == "normalize_embedding_logits" && value == true && open.model.tied) open.model.head_scale = 1 / std::sqrt(static_cast<double>(open.model.width));
   }

@@ -159,7 +159,7 @@ void Trainer::open_run() {
   lock_ = std::make_unique<RunLock>(run_);
   clean_run(run_);
   start_ = choose_start(config_, run_);
-  write_file(run_ / "config.yml", config_.yaml());
+  replace_file(run_ / "config.yml", config_.yaml());
   if (data_.tokenizer && !fs::exists(run_ / "tokenizer.json")) data_.tokenizer->save(run_, config_.get_int("max_target_length"));
   metrics_ = std::make_unique<MetricsLog>(run_ / "metrics.jsonl", config_.get_string("metrics_file"), config_.get_string("run_name"));
 }
@@ -316,7 +316,7 @@ void Trainer::sample_now() {
   const std::string text = config_.get_string("sample_prompt") + g.text;
   console_.line(fmt::format("sample after step {}: {}", progress_.step, text));
   fs::create_directories(run_ / "samples");
-  write_file(run_ / "samples" / fmt::format("{:08}.txt", progress_.step), text + "\n");
+  replace_file(run_ / "samples" / fmt::format("{:08}.txt", progress_.step), text + "\n");
   last_completion_ = Clock::now();
 }
 
