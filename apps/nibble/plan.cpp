@@ -1,0 +1,86 @@
+// nibble plan: what a run will take and do, before anything of it is allocated: memory, FLOPs, matrix products with
+// their kernels.  Source: spec/plan.md 1, 3, 4, 11; this version prices no machine and searches nothing.
+#include "plan/report.h"
+
+#include <cstdio>
+
+#include "command.h"
+#include "core/error.h"
+#include "io/config.h"
+#include "train/fits.h"
+#include "train/model_setup.h"
+
+namespace nibble {
+namespace {
+
+// Options of spec/plan.md 1 that need the cost model.
+void refuse_later_options(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i)
+    for (const std::string_view option : {"--search", "--rows", "--compare"})
+      if (arguments[i] == option || arguments[i].starts_with(std::string(option) + "="))
+        throw Error("E010", "nibble plan {} is not in this version: it prices no machine", option)
+            .where("argument {}", i + 1)
+            .hint("nibble plan with one configuration at a time");
+}
+
+int run(const std::vector<std::string>& arguments) {
+  refuse_later_options(arguments);
+  ResolveOptions options{.command = "plan"};
+  options.flags = {"json", "layers", "v"};
+  const Resolved r = resolve(arguments, options);
+  for (const std::string& notice : r.notices) fmt::print(stderr, "{}\n", notice);
+  const Config& config = r.config;
+  const StepConfig step = step_of(config, false);
+  const ProgramPlan plan =
+      plan_run(config, resolve_threads(config.get_int("threads")), resolve_target(config.get_string("cpu_target")));
+  PlanSubject subject{.model_name = config.get_string("model_name"),
+                      .model = step.model,
+                      .batch = step.microbatch.rows,
+                      .length = step.microbatch.length,
+                      .accumulation = step.accumulation,
+                      .steps = total_steps(config),
+                      .memory_limit = memory_limit_of(config)};
+  const PlanReport report = make_report(plan, std::move(subject), r.options.contains("layers"));
+  const std::string text =
+      r.options.contains("json") ? plan_json(report).dump(2) + "\n" : plan_text(report, r.options.contains("v"));
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);  // before an error on stderr
+  check_fits(config, plan);
+  return exit_done;
+}
+
+constexpr std::string_view help =
+    R"(DESCRIPTION
+    Takes the arguments of `nibble train`, makes the same checks, and prints what
+    the run would be: memory to the byte and by class, the largest tensors, FLOPs
+    and traffic of a step, every matrix product with its kernel. Opens no data
+    file and allocates nothing of the run, so any model can be planned anywhere.
+
+    model FLOPs     MaxText's formula: what TFLOP/s figures are published with
+    executed FLOPs  what the kernels do
+    kept, live      activations that wait for the backward pass, and the others
+
+OPTIONS
+    --layers   one row a matrix product, not one for equal layers
+    --json     one JSON object, schema nibble-plan-1
+    -v         also why faster kernels were passed over
+
+KEYS
+    those of nibble train; memory_limit=16Gi plans for another machine
+
+EXIT STATUS
+    0 it fits   64 usage   66 file missing   69 not on this CPU
+    78 it does not fit (E107, after the plan), or values that do not go together
+
+EXAMPLES
+    nibble plan model_name=nibble-34m dataset_type=synthetic
+    nibble plan model_name=llama3.1-405b memory_limit=10T
+    nibble plan book.txt model_name=nibble-10m --json
+)";
+
+}  // namespace
+
+constinit const Command plan_command{"plan", "nibble plan [config.yml] [key=value ...] [--layers] [--json] [-v]",
+                                     "memory, FLOPs and kernels of a run, allocating nothing", help, run};
+
+}  // namespace nibble

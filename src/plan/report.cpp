@@ -1,0 +1,308 @@
+#include "plan/report.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ops/ops.h"
+
+namespace nibble {
+namespace {
+
+bool computes(const Node& n) { return n.op != &input_op && n.op != &read_op && !n.op->view; }
+
+const ExecutablePlan* largest_executable(const ProgramPlan& plan) {
+  const ExecutablePlan* largest = nullptr;
+  for (const ExecutablePlan& e : plan.executables)
+    if (largest == nullptr || e.memory.bytes > largest->memory.bytes) largest = &e;
+  return largest;
+}
+
+// Where forward turns into backward: the node that makes the first gradient. Without one (update, evaluation), the end.
+int32_t turning_point(const Graph& graph) {
+  for (size_t i = 0; i < graph.nodes.size(); ++i)
+    if (graph.nodes[i].op == &cross_entropy_grad_op) return static_cast<int32_t>(i);
+  return static_cast<int32_t>(graph.nodes.size());
+}
+
+// Lifetimes of buffers end where this says, so all that cross the turning point lie side by side.
+bool is_kept(const Placement& p, int32_t turn) { return !p.keeps && p.first < turn && p.last > turn; }
+
+std::string_view class_of(StateRole role) {
+  switch (role) {
+    case StateRole::parameter:
+      return "weights";
+    case StateRole::gradient:
+      return "gradients";
+    case StateRole::moment_m:
+    case StateRole::moment_v:
+      return "optimizer";
+    case StateRole::kv_cache:
+      return "caches";
+    case StateRole::constant:
+      return "constants";
+  }
+  return "";
+}
+
+std::string_view kind_of(StateRole role) {
+  switch (role) {
+    case StateRole::parameter:
+      return "weight";
+    case StateRole::gradient:
+      return "gradient";
+    case StateRole::moment_m:
+      return "m";
+    case StateRole::moment_v:
+      return "v";
+    case StateRole::kv_cache:
+      return "cache";
+    case StateRole::constant:
+      return "constant";
+  }
+  return "";
+}
+
+// "layers.12/mlp" -> {"layers.", 12, "/mlp"}. A name without a layer is all head and number -1.
+struct LayerName {
+  std::string head, tail;
+  int64_t layer = -1;
+};
+LayerName split_layer(const std::string& name) {
+  constexpr std::string_view word = "layers.";
+  const size_t at = name.find(word);
+  if (at == std::string::npos) return {name, "", -1};
+  size_t end = at + word.size();
+  int64_t layer = 0;
+  while (end < name.size() && name[end] >= '0' && name[end] <= '9') layer = 10 * layer + (name[end++] - '0');
+  if (end == at + word.size()) return {name, "", -1};
+  return {name.substr(0, at + word.size()), name.substr(end), layer};
+}
+
+// Names of rows that agree but for their layer. Layers come in any order and each once.
+class LayerSet {
+ public:
+  explicit LayerSet(LayerName name) : head_(std::move(name.head)), tail_(std::move(name.tail)), layers_{name.layer} {}
+  void add(int64_t layer) { layers_.insert(layer); }
+  // "layers.0-7/mlp", or "layers.0,2,5/mlp".
+  std::string name() const {
+    if (*layers_.begin() < 0) return head_;
+    const int64_t first = *layers_.begin(), last = *layers_.rbegin();
+    if (first == last) return fmt::format("{}{}{}", head_, first, tail_);
+    if (last - first + 1 == static_cast<int64_t>(layers_.size()))
+      return fmt::format("{}{}-{}{}", head_, first, last, tail_);
+    return fmt::format("{}{}{}", head_, fmt::join(layers_, ","), tail_);
+  }
+
+ private:
+  std::string head_, tail_;
+  std::set<int64_t> layers_;
+};
+
+Cost cost_of(const Graph& graph, const Node& n) {
+  if (n.op->cost == nullptr) return {};
+  Types in, out;
+  for (const Value v : n.in) in.push_back(graph.type(v));
+  for (const Value v : n.out) out.push_back(graph.type(v));
+  return n.op->cost({*n.op, in, out, n.attrs, n.label});
+}
+
+// Which linear a weight belongs to, by the read that brings it: dgrad nodes are labelled by what they make.
+std::map<int32_t, std::string> sites_of_weights(const Graph& graph) {
+  std::map<int32_t, std::string> sites;
+  for (const Node& n : graph.nodes)
+    if (n.op == &linear_op) sites[n.in[1].id] = n.label;
+  return sites;
+}
+
+// "layers.0/mlp/gate_proj" and "layers.0/mlp/up_proj" -> "layers.0/mlp/gate_proj+up_proj".
+std::string joined_site(const std::map<int32_t, std::string>& sites, const Node& dgrad) {
+  std::string site;
+  for (size_t i = 1; i < dgrad.in.size(); i += 2) {
+    const auto found = sites.find(dgrad.in[i].id);
+    if (found == sites.end()) return dgrad.label;
+    const std::string& name = found->second;
+    site += site.empty() ? name : "+" + name.substr(name.rfind('/') + 1);
+  }
+  return site;
+}
+
+// True and the row of node n if it is a matrix product.
+bool gemm_of(const ExecutablePlan& plan, size_t i, const std::map<int32_t, std::string>& sites, GemmRow* row) {
+  const Graph& g = plan.graph;
+  const Node& n = g.nodes[i];
+  const auto type = [&](size_t k) -> const Type& { return g.type(n.in[k]); };
+  size_t operand = 0;
+  if (n.op == &linear_op) {
+    *row = {.site = n.label, .gemm = "fprop", .m = type(0).rows(), .n = type(1).dim(0), .k = type(1).dim(1)};
+  } else if (n.op == &linear_dgrad_op) {
+    *row = {.site = joined_site(sites, n), .gemm = "dgrad", .m = type(0).rows(), .n = type(1).dim(1)};
+    for (size_t k = 0; k < n.in.size(); k += 2) row->k += type(k).dim(-1);
+  } else if (n.op == &linear_wgrad_op) {
+    *row = {.site = n.label, .gemm = "wgrad", .m = type(0).dim(0), .n = type(0).dim(1), .k = type(1).rows()};
+    operand = 1;
+  } else if (n.op == &cross_entropy_op || n.op == &cross_entropy_grad_op) {
+    operand = n.op == &cross_entropy_op ? 0 : 1;
+    *row = {.site = n.label,
+            .gemm = "head",
+            .m = type(operand).rows(),
+            .n = type(operand + 1).dim(0),
+            .k = type(operand + 1).dim(1)};
+  } else {
+    return false;
+  }
+  row->format = name_of(type(operand).dtype);
+  row->kernel = plan.kernels[i].name;
+  row->flops = static_cast<double>(cost_of(g, n).flops);
+  return true;
+}
+
+}  // namespace
+
+std::vector<MemoryClass> memory_classes(const ProgramPlan& plan) {
+  std::vector<MemoryClass> classes = {{"weights"},          {"gradients"},        {"optimizer"},
+                                      {"caches"},           {"constants"},        {"batch"},
+                                      {"activations kept"}, {"activations live"}, {"workspace"}};
+  const auto of = [&](std::string_view name) -> int64_t& {
+    return std::ranges::find(classes, name, &MemoryClass::name)->bytes;
+  };
+  for (const StateInfo& s : plan.states) of(class_of(s.role)) += align_up(s.type.nbytes());
+  const ExecutablePlan* e = largest_executable(plan);
+  if (e == nullptr) return classes;
+  const int32_t turn = turning_point(e->graph);
+  for (const Placement& p : e->memory.buffers) {
+    if (p.keeps) of("batch") += p.bytes;
+    if (is_kept(p, turn)) of("activations kept") += p.bytes;
+  }
+  of("workspace") = e->memory.workspace_bytes;
+  of("activations live") = plan.temporary_bytes - of("batch") - of("activations kept") - of("workspace");
+  return classes;
+}
+
+std::vector<TensorRow> largest_tensors(const ProgramPlan& plan, size_t most) {
+  struct Group {
+    TensorRow row;
+    LayerSet layers;
+  };
+  std::vector<Group> groups;
+  std::map<std::string, size_t> index;  // by name without layer, type and kind
+  const auto add = [&](const std::string& name, std::string kind, const Type& type, int64_t count) {
+    LayerName parts = split_layer(name);
+    const int64_t layer = parts.layer;
+    const auto [at, fresh] =
+        index.try_emplace(fmt::format("{}*{} {} {}", parts.head, parts.tail, to_string(type), kind), groups.size());
+    if (fresh) {
+      groups.push_back(
+          {{.kind = std::move(kind), .type = type, .bytes = type.nbytes(), .count = 0}, LayerSet(std::move(parts))});
+    }
+    groups[at->second].layers.add(layer);
+    groups[at->second].row.count += count;
+  };
+  // A parameter, its gradient and its moments have one name and one type.
+  std::map<std::string, std::pair<const StateInfo*, std::vector<std::string_view>>> states;
+  std::vector<std::string> order;
+  for (const StateInfo& s : plan.states) {
+    auto [at, fresh] = states.try_emplace(s.name, &s, std::vector<std::string_view>{});
+    if (fresh) order.push_back(s.name);
+    at->second.second.push_back(kind_of(s.role));
+  }
+  for (const std::string& name : order) {
+    auto& [state, kinds] = states.at(name);
+    std::ranges::sort(
+        kinds, {}, [](std::string_view k) { return std::string_view("weight gradient m v cache constant").find(k); });
+    add(name, fmt::format("{}", fmt::join(kinds, ", ")), state->type, static_cast<int64_t>(kinds.size()));
+  }
+  if (const ExecutablePlan* e = largest_executable(plan)) {
+    for (const Placement& p : e->memory.buffers) {
+      const Node& n = e->graph.producer(p.value);
+      const std::string what = n.op == &input_op ? n.attrs.get_string("name") : std::string(n.op->name);
+      add(n.label.empty() ? what : n.label + " " + what, n.op == &input_op ? "batch" : "activation",
+          e->graph.type(p.value), 1);
+    }
+  }
+  std::ranges::stable_sort(groups, std::greater{}, [](const Group& g) { return g.row.bytes; });
+  std::vector<TensorRow> rows;
+  for (size_t i = 0; i < std::min(most, groups.size()); ++i) {
+    rows.push_back(groups[i].row);
+    rows.back().name = groups[i].layers.name();
+  }
+  return rows;
+}
+
+std::vector<GemmRow> gemm_rows(const ExecutablePlan& plan, bool layers) {
+  const std::map<int32_t, std::string> sites = sites_of_weights(plan.graph);
+  std::vector<GemmRow> rows;
+  std::vector<LayerSet> names;
+  std::map<std::string, size_t> index;
+  for (size_t i = 0; i < plan.graph.nodes.size(); ++i) {
+    GemmRow row;
+    if (!gemm_of(plan, i, sites, &row)) continue;
+    LayerName parts = split_layer(row.site);
+    const int64_t layer = parts.layer;
+    std::string key = fmt::format("{}*{} {} {} {} {} {} {}", parts.head, parts.tail, row.gemm, row.m, row.n, row.k,
+                                  row.format, row.kernel);
+    if (layers) key += fmt::format(" {}", i);
+    const auto [at, fresh] = index.try_emplace(key, rows.size());
+    if (fresh) {
+      rows.push_back(row);
+      names.emplace_back(std::move(parts));
+      continue;
+    }
+    rows[at->second].count += 1;
+    names[at->second].add(layer);
+  }
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].site = names[i].name();
+  return rows;
+}
+
+std::vector<OpRow> op_rows(const ExecutablePlan& plan) {
+  std::vector<OpRow> rows;
+  for (size_t i = 0; i < plan.graph.nodes.size(); ++i) {
+    const Node& n = plan.graph.nodes[i];
+    if (!computes(n)) continue;
+    auto at = std::ranges::find_if(
+        rows, [&](const OpRow& r) { return r.op == n.op->name && r.kernel == plan.kernels[i].name; });
+    if (at == rows.end()) at = rows.insert(rows.end(), {std::string(n.op->name), std::string(plan.kernels[i].name)});
+    const Cost cost = cost_of(plan.graph, n);
+    at->nodes += 1, at->flops += static_cast<double>(cost.flops), at->bytes += static_cast<double>(cost.bytes);
+  }
+  return rows;
+}
+
+PlanReport make_report(const ProgramPlan& plan, PlanSubject subject, bool layers) {
+  PlanReport r;
+  r.subject = std::move(subject);
+  r.parameters = parameter_count(r.subject.model);
+  r.target = name_of(plan.target), r.threads = plan.threads;
+  r.arena_bytes = plan.arena_bytes();
+  if (const ExecutablePlan* e = largest_executable(plan)) r.largest_executable = e->name;
+  r.memory = memory_classes(plan);
+  r.tensors = largest_tensors(plan, 10);
+  r.gemms = gemm_rows(plan.executable("microbatch"), layers);
+  r.model_flops = maxtext_flops(r.subject.model, r.subject.batch, r.subject.length, r.subject.accumulation);
+  std::set<std::string> refusals;
+  for (const ExecutablePlan& e : plan.executables) {
+    r.nodes.emplace_back(e.name, static_cast<int64_t>(e.graph.nodes.size()));
+    for (size_t i = 0; i < e.kernels.size(); ++i)
+      if (!e.kernels[i].refusals.empty())
+        refusals.insert(fmt::format("{}: {}", e.graph.nodes[i].op->name, e.kernels[i].refusals));
+    const bool each = e.name == "microbatch";
+    if (!each && e.name != "gradient_norm" && e.name != "update") continue;
+    const double times = each ? static_cast<double>(r.subject.accumulation) : 1;
+    for (OpRow row : op_rows(e)) {
+      row.flops *= times, row.bytes *= times, row.nodes *= each ? r.subject.accumulation : 1;
+      r.executed_flops += row.flops, r.traffic_bytes += row.bytes;
+      const auto at =
+          std::ranges::find_if(r.ops, [&](const OpRow& o) { return o.op == row.op && o.kernel == row.kernel; });
+      if (at == r.ops.end())
+        r.ops.push_back(row);
+      else
+        at->nodes += row.nodes, at->flops += row.flops, at->bytes += row.bytes;
+    }
+  }
+  std::ranges::stable_sort(r.ops, std::greater{}, &OpRow::flops);
+  r.refusals.assign(refusals.begin(), refusals.end());
+  return r;
+}
+
+}  // namespace nibble
