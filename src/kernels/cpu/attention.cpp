@@ -138,8 +138,8 @@ void attend(const Block& b, const MaskRule& rule, const Buffers& m) {
 }
 
 struct Sizes {
-  int64_t q_heads, heads, d, positions, bytes;  // heads of a group, positions of a task, bytes of a thread
-  Sizes(int64_t h, int64_t kv, int64_t d_) : q_heads(h), heads(h / kv), d(d_), positions(positions_of(heads)) {
+  int64_t heads, d, positions, bytes;  // heads of a group, positions of a task, bytes of a thread
+  Sizes(int64_t h, int64_t kv, int64_t d_) : heads(h / kv), d(d_), positions(positions_of(heads)) {
     Pieces pieces(nullptr);
     Buffers(pieces, positions * heads, d);
     bytes = pieces.used_bytes();
@@ -162,22 +162,23 @@ void attention(const KernelCall& c) {
   const Sizes sizes(h, kv, d);
   const int64_t blocks = ceil_div(t, sizes.positions);
   run_tasks(c.pool, batch * kv * blocks, batch * h * t * t * d / 16, [&](int64_t task, int thread) {
-    const int64_t first = (blocks - 1 - task / (batch * kv)) * sizes.positions;  // the longest tasks first
-    const int64_t b = task / kv % batch, key_head = task % kv, row = b * t + first, head = key_head * sizes.heads;
+    // A head's keys stay in cache for its blocks; among these the longest come first, so that the last tasks are short.
+    const int64_t b = task / blocks / kv, key_head = task / blocks % kv, head = key_head * sizes.heads;
+    const int64_t first = (blocks - 1 - task % blocks) * sizes.positions, row = b * t + first;
     const int64_t keys = (b * t * kv + key_head) * d;
-    const Block block{q + (row * h + head) * d,
-                      k + keys,
-                      v + keys,
-                      h * d,
-                      kv * d,
-                      out + (row * h + head) * d,
-                      lse + row * h + head,
-                      h,
-                      sizes.heads,
-                      d,
-                      first,
-                      smaller(sizes.positions, t - first),
-                      scale};
+    const Block block{.q = q + (row * h + head) * d,
+                      .k = k + keys,
+                      .v = v + keys,
+                      .position_stride = h * d,
+                      .key_stride = kv * d,
+                      .out = out + (row * h + head) * d,
+                      .lse = lse + row * h + head,
+                      .lse_stride = h,
+                      .heads = sizes.heads,
+                      .d = d,
+                      .first = first,
+                      .positions = smaller(sizes.positions, t - first),
+                      .scale = scale};
     attend(block, {t, window, segments + b * t}, buffers_of(sizes, c.workspace, thread));
   });
 }
@@ -195,11 +196,21 @@ void attention_cached(const KernelCall& c) {
   const Sizes sizes(h, kv, d);
   const int64_t blocks = ceil_div(count, sizes.positions);
   run_tasks(c.pool, kv * blocks, count * h * rule.keys * d / 16, [&](int64_t task, int thread) {
-    const int64_t first = (blocks - 1 - task / kv) * sizes.positions, key_head = task % kv, keys = key_head * d;
+    const int64_t first = (blocks - 1 - task % blocks) * sizes.positions, key_head = task / blocks, keys = key_head * d;
     const int64_t at = (first * h + key_head * sizes.heads) * d;
-    const Block block{q + at,  k + keys, v + keys,    h * d, kv * d,           out + at,
-                      nullptr, 0,        sizes.heads, d,     start_at + first, smaller(sizes.positions, count - first),
-                      scale};
+    const Block block{.q = q + at,
+                      .k = k + keys,
+                      .v = v + keys,
+                      .position_stride = h * d,
+                      .key_stride = kv * d,
+                      .out = out + at,
+                      .lse = nullptr,
+                      .lse_stride = 0,
+                      .heads = sizes.heads,
+                      .d = d,
+                      .first = start_at + first,
+                      .positions = smaller(sizes.positions, count - first),
+                      .scale = scale};
     attend(block, rule, buffers_of(sizes, c.workspace, thread));
   });
   words_of(count * h * d, rows * h * d, [=](int64_t i, auto io) { io.put(out + i, zero()); });
