@@ -70,13 +70,23 @@ LlamaShape::Rope read_rope(const Reader& scaling) {
   LlamaShape::Rope rope;
   rope.type = scaling.string_or("rope_type", scaling.string_or("type", "default").c_str());
   if (rope.type == "default") return rope;
-  if (rope.type != "linear" && rope.type != "llama3")
-    scaling.refuse("rope_type", rope.type, "default, linear or llama3");
+  if (rope.type != "linear" && rope.type != "llama3" && rope.type != "yarn")
+    scaling.refuse("rope_type", rope.type, "default, linear, llama3 or yarn");
   rope.factor = scaling.positive("factor");
   if (rope.type == "llama3") {
     rope.low = scaling.positive("low_freq_factor");
     rope.high = scaling.positive("high_freq_factor");
     rope.original = scaling.integer("original_max_position_embeddings");
+  } else if (rope.type == "yarn") {
+    rope.original = scaling.integer("original_max_position_embeddings");
+    rope.beta_fast = scaling.positive_or("beta_fast", 32), rope.beta_slow = scaling.positive_or("beta_slow", 1);
+    rope.truncate = !scaling.has("truncate") || scaling.flag("truncate");
+    if (scaling.has("attention_factor")) {
+      const double given = scaling.positive("attention_factor"), usual = 0.1 * std::log(rope.factor) + 1;
+      rope.attention_scaling = given != 1;
+      if (given != 1 && std::abs(given - usual) > 1e-6)
+        scaling.refuse("attention_factor", fmt::format("{}", given), fmt::format("1 or 0.1 ln(factor) + 1 = {}", usual));
+    }
   }
   return rope;
 }
@@ -200,6 +210,11 @@ std::string write_hf_config(const LlamaShape& s) {
       scaling["high_freq_factor"] = s.rope.high;
       scaling["low_freq_factor"] = s.rope.low;
       scaling["original_max_position_embeddings"] = s.rope.original;
+    }
+    if (s.rope.type == "yarn") {
+      scaling["beta_fast"] = s.rope.beta_fast, scaling["beta_slow"] = s.rope.beta_slow;
+      scaling["original_max_position_embeddings"] = s.rope.original, scaling["truncate"] = s.rope.truncate;
+      if (!s.rope.attention_scaling) scaling["attention_factor"] = 1.0;
     }
     j["rope_scaling"] = std::move(scaling);
   }

@@ -23,9 +23,12 @@ struct LlamaShape {
   double theta = 10000;  // rope base
   bool tied = false;     // the head is the embedding
   struct Rope {
-    std::string type = "default";  // default, linear (factor), llama3 (all)
+    std::string type = "default";  // default, linear (factor), llama3 (factor, low, high, original), yarn (the others)
     double factor = 1, low = 1, high = 4;
     int64_t original = 8192;
+    double beta_fast = 32, beta_slow = 1;
+    bool truncate = true;
+    bool attention_scaling = true;  // sines and cosines times 0.1 ln(factor) + 1, transformers' default for yarn
     bool operator==(const Rope&) const = default;
   } rope;
   std::optional<int64_t> bos, pad;

@@ -57,7 +57,7 @@ constexpr Key evaluation_rows[] = {
 
 constexpr Key checkpoint_rows[] = {
     {"enable_checkpointing", boolean, "true", "", "", every, o, "write checkpoints"},
-    {"async_checkpointing", boolean, "true", "", "", no_effect, o, "write while training goes on; this version writes between two steps"},
+    {"async_checkpointing", boolean, "true", "", "", every, o, "write while training goes on, from a copy of the state; false: between two steps"},
     {"checkpoint_period", integer, "10000", "", "auto|>=1", ">=1", o, "steps between checkpoints"},
     {"max_num_checkpoints_to_keep", integer, "null", "", ">=1", every, o | N, "newest checkpoints kept; null: all"},
     {"checkpoint_keep_period", integer, "0", "", ">=0", every, o, "also keep every checkpoint at a multiple of it; 0: none"},

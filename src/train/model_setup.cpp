@@ -67,6 +67,11 @@ LlamaConfig llama_of(const LlamaShape& s) {
   m.rope.factor = s.rope.factor, m.rope.low = s.rope.low, m.rope.high = s.rope.high, m.rope.original = s.rope.original;
   if (s.rope.type == "linear") m.rope.kind = RopeConfig::Kind::linear;
   if (s.rope.type == "llama3") m.rope.kind = RopeConfig::Kind::llama3;
+  if (s.rope.type == "yarn") {
+    m.rope.kind = RopeConfig::Kind::yarn;
+    m.rope.beta_fast = s.rope.beta_fast, m.rope.beta_slow = s.rope.beta_slow;
+    m.rope.truncate = s.rope.truncate, m.rope.attention_scaling = s.rope.attention_scaling;
+  }
   return m;
 }
 
@@ -77,7 +82,12 @@ LlamaShape hf_shape_of(const LlamaConfig& m, int64_t max_positions) {
   s.eps = m.eps, s.theta = m.rope.theta, s.tied = m.tied;
   if (m.rope.kind == RopeConfig::Kind::linear) s.rope.type = "linear", s.rope.factor = m.rope.factor;
   if (m.rope.kind == RopeConfig::Kind::llama3)
-    s.rope = {"llama3", m.rope.factor, m.rope.low, m.rope.high, m.rope.original};
+    s.rope.type = "llama3", s.rope.factor = m.rope.factor, s.rope.low = m.rope.low, s.rope.high = m.rope.high, s.rope.original = m.rope.original;
+  if (m.rope.kind == RopeConfig::Kind::yarn) {
+    s.rope.type = "yarn", s.rope.factor = m.rope.factor, s.rope.original = m.rope.original;
+    s.rope.beta_fast = m.rope.beta_fast, s.rope.beta_slow = m.rope.beta_slow;
+    s.rope.truncate = m.rope.truncate, s.rope.attention_scaling = m.rope.attention_scaling;
+  }
   return s;
 }
 

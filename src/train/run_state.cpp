@@ -91,6 +91,9 @@ std::optional<std::string> check_resume(const CheckpointInfo& stored, const Conf
     if (changed.empty()) changed.push_back("the list of training files changed");
     throw Error("E310", "the training data changed since the checkpoint: {}", joined(changed)).where("step {}", stored.step).hint("allow_fallback=[data_changed]: goes on at the same position of other data");
   }
+  if (data.tokenizer && stored.tokenizer_hash != 0 && stored.tokenizer_hash != data.tokenizer->hash())
+    throw Error("E310", "the tokenizer changed since the checkpoint: {} with hash {}, not {}", data.tokenizer->name(), hex16(data.tokenizer->hash()), hex16(stored.tokenizer_hash))
+        .where("step {}", stored.step).hint("the tokenizer files of the checkpoint, copied into the run folder");
   const std::vector<std::string> changed = differences(stored.config, config.determining());
   if (changed.empty()) return std::nullopt;
   return "changed since the checkpoint: " + joined(changed);

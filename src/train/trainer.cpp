@@ -125,12 +125,12 @@ bool Trainer::prepare() {
   const bool samples = config_.get_int("sample_interval") > 0;
   ProgramPlan plan = plan_training(step, threads, target, samples ? decode_graphs(step.model, buckets, step.microbatch.length) : std::vector<NamedGraph>{});
   check_fits(config_, plan);
-  const Start planned = choose_start(config_, run_);  // reads only; again under the lock
+  choose_start(config_, run_);  // for its errors, before any work; again under the lock
   data_pool_.emplace(threads);
   data_ = prepare_data({config_, run_, run_ / "cache", *data_pool_, [this] { poll(); }});
   data_pool_.reset();
   if (samples && !data_.tokenizer) throw Error("E102", "sample_interval needs a tokenizer, the data are token ids").hint("tokenizer_path=, or sample_interval=0");
-  if (planned.kind != Start::resume) data_.train->check_enough(steps_, rows_);
+  data_.train->check_enough(steps_, rows_);
   if (config_.get_bool("enable_checkpointing")) preflight_run(run_, 0);
   if (options_.dry_run) {
     print_summary(console_, config_, step, plan, data_, schedule_, run_);

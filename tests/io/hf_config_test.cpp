@@ -80,7 +80,7 @@ TEST(TrainingHfConfig, WhatIsRefused) {
       {"E010", "attention_bias=true", {"attention_bias", true}},
       {"E010", "mlp_bias=true", {"mlp_bias", true}},
       {"E010", "hidden_act=gelu", {"hidden_act", "gelu"}},
-      {"E010", "rope_parameters.rope_type=yarn", {"rope_parameters", {{"rope_type", "yarn"}, {"factor", 4}}}},
+      {"E010", "rope_parameters.rope_type=longrope", {"rope_parameters", {{"rope_type", "longrope"}, {"factor", 4}}}},
       {"E010", "quantization_config=set", {"quantization_config", {{"quant_method", "fp8"}}}},
       {"E403", "no usable hidden_size", {"hidden_size", Json()}},
       {"E403", "no usable hidden_size", {"hidden_size", "64"}},
@@ -98,6 +98,22 @@ TEST(TrainingHfConfig, WhatIsRefused) {
   }
   error_of("E401", [] { parse_hf_config("{\"a\"", "f"); });
   error_of("E401", [] { parse_hf_config("[]", "f"); });
+}
+
+TEST(TrainingHfConfig, YarnRoundTrip) {
+  Json json = Json::parse(read_file(golden / "llama/config.json"));
+  json["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 64}, {"rope_theta", 20000}, {"beta_fast", 16}, {"truncate", false}};
+  const LlamaShape s = parse_hf_config(json.dump(), "f");
+  EXPECT_EQ(s.rope.type, "yarn");
+  EXPECT_EQ(s.rope.original, 64);
+  EXPECT_EQ(s.rope.beta_fast, 16);
+  EXPECT_FALSE(s.rope.truncate);
+  EXPECT_TRUE(s.rope.attention_scaling);
+  EXPECT_EQ(parse_hf_config(write_hf_config(s), "g"), s);
+  json["rope_parameters"]["attention_factor"] = 1.0;
+  EXPECT_FALSE(parse_hf_config(json.dump(), "f").rope.attention_scaling);
+  json["rope_parameters"]["attention_factor"] = 2.0;
+  EXPECT_NE(error_of("E010", [&] { parse_hf_config(json.dump(), "f"); }).find("attention_factor=2"), std::string::npos);
 }
 
 TEST(TrainingHfConfig, MistralWithoutAWindowIsALlama) {
