@@ -28,12 +28,12 @@ int64_t positions_of(int64_t heads) { return larger(1, smaller(tile, block_rows 
 struct Buffers {
   float *q, *k, *v, *scores, *out, *max, *sum;  // q, k transposed; v, out plain
   Buffers(Pieces& pieces, int64_t rows, int64_t d) {
-    const int64_t tiles = ceil_div(rows, tile), width = whole_words(d);
+    const int64_t tiles = ceil_div(rows, tile);
     q = pieces.floats(tiles * tile * d);
-    k = pieces.floats(tile * d), v = pieces.floats(tile * width);
-    scores = pieces.floats(group_rows * tile);
-    out = pieces.floats(rows * width);
-    max = pieces.floats(rows + lanes), sum = pieces.floats(rows + lanes);  // whole words are read from any row on
+    k = pieces.floats(tile * d), v = pieces.floats(plain_floats(tile, d));
+    scores = pieces.floats(16 * tile);  // a group has at most 14 rows
+    out = pieces.floats(plain_floats(rows, d));
+    max = pieces.floats(rows + 16), sum = pieces.floats(rows + 16);  // whole words are read from any row on
   }
 };
 
@@ -139,7 +139,8 @@ void attend(const Block& b, const MaskRule& rule, const Buffers& m) {
 
 struct Sizes {
   int64_t heads, d, positions, bytes;  // heads of a group, positions of a task, bytes of a thread
-  Sizes(int64_t h, int64_t kv, int64_t d_) : heads(h / kv), d(d_), positions(positions_of(heads)) {
+  Sizes(int64_t query_heads, int64_t key_heads, int64_t size)
+      : heads(query_heads / key_heads), d(size), positions(positions_of(heads)) {
     Pieces pieces(nullptr);
     Buffers(pieces, positions * heads, d);
     bytes = pieces.used_bytes();

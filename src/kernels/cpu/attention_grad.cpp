@@ -50,7 +50,7 @@ struct Problem {
 struct Keys {
   float *kt, *vt, *k, *dk, *dv;
   int64_t transposed, plain;
-  Keys(Pieces& pieces, int64_t tiles, int64_t d) : transposed(tile * d), plain(tile * whole_words(d)) {
+  Keys(Pieces& pieces, int64_t tiles, int64_t d) : transposed(tile * d), plain(plain_floats(tile, d)) {
     kt = pieces.floats(tiles * transposed), vt = pieces.floats(tiles * transposed);
     k = pieces.floats(tiles * plain), dk = pieces.floats(tiles * plain), dv = pieces.floats(tiles * plain);
   }
@@ -60,7 +60,7 @@ struct Keys {
 struct Queries {
   float *qt, *dot, *q, *dout, *dq, *p, *ds, *lse, *delta;  // qt, dot transposed
   Queries(Pieces& pieces, int64_t d) {
-    const int64_t transposed = tile * d, plain = tile * whole_words(d);
+    const int64_t transposed = tile * d, plain = plain_floats(tile, d);
     qt = pieces.floats(transposed), dot = pieces.floats(transposed);
     q = pieces.floats(plain), dout = pieces.floats(plain), dq = pieces.floats(plain);
     p = pieces.floats(tile * tile), ds = pieces.floats(tile * tile);

@@ -16,6 +16,8 @@ constexpr int64_t group_rows = 6;  // 12 of 16
 #endif
 
 inline int64_t whole_words(int64_t d) { return ceil_div(d, lanes) * lanes; }
+/// Floats of `rows` rows of a plain tile, with room for the widest words: a workspace has one size on all targets.
+inline int64_t plain_floats(int64_t rows, int64_t d) { return rows * ceil_div(d, 16) * 16; }
 
 /// Rows of 64 keys at a time of one batch row, with the rule of who may see whom.
 struct MaskRule {
