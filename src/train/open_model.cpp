@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "io/checkpoint.h"
+#include "io/checkpoint_load.h"
 #include "train/model_setup.h"
 #include "train/run_state.h"
 
@@ -20,7 +21,7 @@ std::vector<int32_t> OpenModel::eos() const {
 OpenModel open_model(const fs::path& path) {
   OpenModel open{resolve_model(path), {}, {}, {}, {}};
   const fs::path& folder = open.source.path;
-  open.shape = read_hf_config(folder / "config.json");
+  open.shape = load_shape(open.source);
   open.model = llama_of(open.shape);
   if (fs::exists(folder / "tokenizer.json")) open.tokenizer = Tokenizer::load(folder);
   if (!open.is_checkpoint()) return open;
@@ -33,14 +34,7 @@ OpenModel open_model(const fs::path& path) {
 }
 
 void load_weights(const OpenModel& open, Program& program) {
-  if (open.is_checkpoint()) {
-    std::vector<TensorTarget> targets;
-    for (const Parameter& p : llama_parameters(open.model))
-      targets.push_back({p.name, {p.shape.dims().begin(), p.shape.dims().end()}, "F32", program.state(StateRole::parameter, p.name).data});
-    Checkpoint(open.source.path).read(targets);
-  } else {
-    load_parameters(open.source.path, program, open.model);
-  }
+  load_weights(open.source, program, open.model);
   const Tensor table = program.state(StateRole::constant, "rope_table");
   fill_rope_table(open.model.rope, open.model.head_size, 0, table.dim(0), table.as<float>());
 }

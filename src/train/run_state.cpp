@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/hash.h"
-#include "io/run_folder.h"
+#include "io/checkpoint_load.h"
 #include "train/model_setup.h"
 
 namespace nibble {
@@ -59,7 +59,7 @@ Start choose_start(const Config& config, const fs::path& run) {
       start.notices.push_back(fmt::format("checkpoint {} is not valid ({}): an older one is used, nothing is deleted", entry->path.string(), entry->problem));
       continue;
     }
-    start.kind = Start::resume, start.path = entry->path;
+    start.kind = Start::resume, start.source.path = entry->path;
     for (const std::string* unused : {&full, &parameters})
       if (!unused->empty()) start.notices.push_back(fmt::format("{} is not used: the run has a checkpoint of its own", *unused));
     return start;
@@ -69,9 +69,9 @@ Start choose_start(const Config& config, const fs::path& run) {
     const ModelSource source = resolve_model(full);
     if (source.kind != ModelSource::checkpoint)
       throw Error("E204", "load_full_state_path={} is no checkpoint of nibble", full).where("{}", source.path.string()).expected("a checkpoint or run folder", "a Hugging Face folder").hint("load_parameters_path={}", full);
-    start.kind = Start::full_state, start.path = source.path;
+    start.kind = Start::full_state, start.source = source;
   } else if (!parameters.empty()) {
-    start.kind = Start::parameters, start.path = resolve_model(parameters).path;
+    start.kind = Start::parameters, start.source = resolve_model(parameters);
   }
   return start;
 }
@@ -99,13 +99,11 @@ std::optional<std::string> check_resume(const CheckpointInfo& stored, const Conf
   return "changed since the checkpoint: " + joined(changed);
 }
 
-void load_parameters(const fs::path& folder, Program& program, const LlamaConfig& model) {
-  const SafetensorsModel in(folder);
-  std::vector<WantedTensor> wanted;
-  const std::vector<Parameter> parameters = llama_parameters(model);
-  for (const Parameter& p : parameters) wanted.push_back({p.name, dims_of(p.shape)});
-  check_tensors(in.tensors(), wanted);
-  for (const Parameter& p : parameters) read_f32(in.at(p.name), program.state(StateRole::parameter, p.name).as<float>());
+void load_weights(const ModelSource& source, Program& program, const LlamaConfig& model) {
+  std::vector<ParameterTarget> targets;
+  for (const Parameter& p : llama_parameters(model))
+    targets.push_back({p.name, dims_of(p.shape), program.state(StateRole::parameter, p.name).as<float>()});
+  load_parameters(source, targets);
 }
 
 void scale_queries(Stepper& stepper, float factor) {
@@ -121,9 +119,9 @@ Progress restore(const Start& start, Stepper& stepper, bool fold) {
   const float root = static_cast<float>(std::sqrt(static_cast<double>(stepper.config().model.head_size)));
   Program& program = stepper.program();
   if (start.kind == Start::parameters) {
-    load_parameters(start.path, program, stepper.config().model);
+    load_weights(start.source, program, stepper.config().model);
   } else {
-    Checkpoint checkpoint(start.path);
+    Checkpoint checkpoint(start.source.path);
     std::vector<TensorTarget> targets;
     for (const Parameter& p : stepper.parameters()) {
       targets.push_back({p.name, dims_of(p.shape), "F32", program.state(StateRole::parameter, p.name).data});

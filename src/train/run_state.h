@@ -7,6 +7,7 @@
 
 #include "io/checkpoint.h"
 #include "io/config.h"
+#include "io/run_folder.h"
 #include "train/data_setup.h"
 #include "train/step.h"
 
@@ -25,7 +26,7 @@ struct Progress {
 /// load_parameters_path, or fresh weights.
 struct Start {
   enum Kind { fresh, resume, full_state, parameters } kind = fresh;
-  std::filesystem::path path;             // checkpoint or Hugging Face folder
+  ModelSource source{ModelSource::checkpoint, {}};
   std::vector<std::string> notices;
 };
 /// Errors: E802 a folder of another configuration without a checkpoint; E204.
@@ -37,8 +38,8 @@ std::optional<std::string> check_resume(const CheckpointInfo& stored, const Conf
 
 /// Fills parameters, and for a checkpoint moments and counters. `fold`: stored q weights are divided by sqrt(D).
 Progress restore(const Start& start, Stepper& stepper, bool fold);
-/// Weights only, from a checkpoint or a Hugging Face folder. Errors: E403, E404, E405.
-void load_parameters(const std::filesystem::path& folder, Program& program, const LlamaConfig& model);
+/// Weights only, from a checkpoint or a Hugging Face folder. Errors: E402 to E405.
+void load_weights(const ModelSource& source, Program& program, const LlamaConfig& model);
 
 /// Multiplies the q weights: by sqrt(D), a power of two, before a save under numerics=maxtext, and by its inverse after.
 void scale_queries(Stepper& stepper, float factor);

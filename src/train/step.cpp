@@ -132,12 +132,20 @@ StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
   return result;
 }
 
+std::optional<NonFinite> Stepper::non_finite_state() const {
+  constexpr std::pair<StateRole, const char*> kinds[] = {{StateRole::parameter, "parameter "}, {StateRole::moment_m, "moment m of "}, {StateRole::moment_v, "moment v of "}};
+  for (const auto& [role, kind] : kinds)
+    for (const Parameter& p : parameters_) {
+      if (!program_->has_state(role, p.name)) continue;
+      const Tensor w = program_->state(role, p.name);
+      for (int64_t i = 0; i < w.numel(); ++i)
+        if (!std::isfinite(w.as<float>()[i])) return NonFinite{kind + p.name, i, w.as<float>()[i]};
+    }
+  return std::nullopt;
+}
+
 std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows) {
-  for (const Parameter& p : parameters_) {
-    const Tensor w = program_->state(StateRole::parameter, p.name);
-    for (int64_t i = 0; i < w.numel(); ++i)
-      if (!std::isfinite(w.as<float>()[i])) return NonFinite{"parameter " + p.name, i, w.as<float>()[i]};
-  }
+  if (auto found = non_finite_state()) return found;
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   program_->zero(StateRole::gradient);

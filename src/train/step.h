@@ -66,6 +66,8 @@ class Stepper {
   LossSum gradients(const Rows& rows);
   /// One step on GA * B rows at rate lr as update number t (from 1). Nothing allocates.
   StepResult run(const Rows& rows, double lr, int64_t t);
+  /// First non-finite element of a parameter or a moment: such a state is never saved.
+  std::optional<NonFinite> non_finite_state() const;
   /// After run() found something non-finite: runs the same rows again with every result checked.
   std::optional<NonFinite> find_non_finite(const Rows& rows);
   /// Loss of up to evaluation.rows rows; unused rows must be padding.

@@ -82,6 +82,8 @@ class Trainer {
   void after_step();
   void log_step(const StepResult& r);
   void handle_non_finite(const StepResult& r);
+  void require_finite_state(std::string_view when) const;
+  std::string newest_checkpoint() const { return saved_step_ >= 0 ? fmt::format("newest checkpoint: step {}", saved_step_) : "no checkpoint was saved"; }
   void evaluate_now();
   void sample_now();
   void save(std::string_view why);
@@ -167,18 +169,18 @@ void Trainer::open_run() {
 void Trainer::start_state() {
   for (const std::string& n : start_.notices) console_.notice(n);
   if (start_.kind == Start::resume || start_.kind == Start::full_state) {
-    const auto changed = check_resume(Checkpoint(start_.path).info(), config_, data_);
+    const auto changed = check_resume(Checkpoint(start_.source.path).info(), config_, data_);
     if (changed) console_.notice(*changed);
     progress_ = restore(start_, *stepper_, folds_scores(config_));
     saved_step_ = start_.kind == Start::resume ? progress_.step : -1;
-    console_.line(fmt::format("resumed from {} at step {}", start_.path.string(), progress_.step));
-    metrics_->event(progress_.step, "resume", start_.path.filename().string() + (changed ? "; " + *changed : ""));
+    console_.line(fmt::format("resumed from {} at step {}", start_.source.path.string(), progress_.step));
+    metrics_->event(progress_.step, "resume", start_.source.path.filename().string() + (changed ? "; " + *changed : ""));
   } else {
     const auto method = config_.get_string("init_method");
     const auto kind = method == "normal" ? InitMethod::normal : method == "depth_scaled" ? InitMethod::depth_scaled : InitMethod::fan_in;
     if (start_.kind == Start::parameters) {
       progress_ = restore(start_, *stepper_, folds_scores(config_));
-      console_.line(fmt::format("weights from {}", start_.path.string()));
+      console_.line(fmt::format("weights from {}", start_.source.path.string()));
     } else {
       initialize_parameters(stepper_->program(), llama_parameters(stepper_->config().model, kind, config_.get_double("init_std"), folds_scores(config_)),
                             static_cast<uint32_t>(config_.get_int("init_weights_seed")));
@@ -214,6 +216,7 @@ void Trainer::one_step() {
   const StepResult r = stepper_->run(rows(), schedule_.rate(progress_.step), progress_.updates + 1);
   if (r.updated) ++progress_.updates;
   else handle_non_finite(r);
+  if (r.updated && !std::isfinite(r.param_norm)) require_finite_state("the update of ");
   progress_.position += rows_, progress_.tokens += rows_ * batch_->length;
   ++progress_.step;
   log_step(r);
@@ -256,18 +259,31 @@ void Trainer::handle_non_finite(const StepResult& r) {
   metrics_->event(step, "nonfinite", what);
   const bool abort = config_.get_string("nonfinite_action") == "abort" && (std::isnan(r.loss.loss()) ? config_.get_bool("abort_on_nan_loss") : config_.get_bool("abort_on_inf_loss"));
   if (abort) {
-    if (writer_ && saved_step_ < step && step > first_step_) save("last good state");
+    if (writer_ && saved_step_ < step && step > first_step_ && !stepper_->non_finite_state()) save("last good state");
     if (writer_) writer_->finish();
     throw Error("E701", "non-finite values at {}", what)
         .where("{}", where)
         .expected("finite loss and gradient", fmt::format("{}", r.loss.loss()))
-        .hint("a lower learning_rate, or nonfinite_action=skip; {}", saved_step_ >= 0 ? fmt::format("newest checkpoint: step {}", saved_step_) : "no checkpoint was saved");
+        .hint("a lower learning_rate, or nonfinite_action=skip; {}", newest_checkpoint());
   }
   console_.warning(fmt::format("warning[W701]: update skipped at {}", what));
   progress_.skipped.push_back(step);
   const auto recent = std::ranges::count_if(progress_.skipped, [step](int64_t s) { return s > step - 100; });
   if (recent > 10)
-    throw Error("E702", "{} of the last 100 steps were skipped", recent).where("steps {}", fmt::join(progress_.skipped, ", ")).hint("a lower learning_rate, or look at the rows named above");
+    throw Error("E702", "{} of the last 100 steps were skipped", recent).where("steps {}", fmt::join(progress_.skipped, ", ")).hint("a lower learning_rate, or look at the rows named above; {}", newest_checkpoint());
+}
+
+// Finite gradients can still overflow a weight at an absurd rate. Then no good state is left in memory, and what there
+// is must not reach a checkpoint.
+void Trainer::require_finite_state(std::string_view when) const {
+  const auto bad = stepper_->non_finite_state();
+  if (!bad) return;
+  const std::string what = fmt::format("{}step {}: {}, element {}, value {}", when, progress_.step, bad->tensor, bad->index, bad->value);
+  metrics_->event(progress_.step, "nonfinite", what);
+  throw Error("E701", "non-finite state after {}", what)
+      .where("{}", bad->tensor)
+      .expected("finite weights and moments", fmt::format("{}", bad->value))
+      .hint("a lower learning_rate; {}", newest_checkpoint());
 }
 
 bool Trainer::evaluation_due() const {
@@ -322,6 +338,7 @@ void Trainer::sample_now() {
 
 void Trainer::save(std::string_view why) {
   const Clock::time_point start = Clock::now();
+  require_finite_state("");
   const bool fold = folds_scores(config_);
   const float root = static_cast<float>(std::sqrt(static_cast<double>(stepper_->config().model.head_size)));
   if (fold) scale_queries(*stepper_, root);
