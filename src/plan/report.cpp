@@ -151,6 +151,7 @@ bool gemm_of(const ExecutablePlan& plan, size_t i, const std::map<int32_t, std::
   } else {
     return false;
   }
+  row->node = static_cast<int32_t>(i);
   row->format = name_of(type(operand).dtype);
   row->kernel = plan.kernels[i].name;
   row->flops = static_cast<double>(cost_of(g, n).flops);

@@ -42,6 +42,7 @@ struct GemmRow {
   std::string kernel;  // "avx512"
   double flops = 0;    // of one
   int64_t count = 1;   // equal layers
+  int32_t node = -1;   // the first of them, in the graph
 };
 /// In order of execution; `layers`: one row a product instead of one for all layers that agree.
 std::vector<GemmRow> gemm_rows(const ExecutablePlan& plan, bool layers);
