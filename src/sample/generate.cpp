@@ -89,7 +89,8 @@ Generated generate(Decoder& decoder, const Tokenizer& tokenizer, const std::vect
       result.reason = FinishReason::stop;
       break;
     }
-    if (i + 1 == o.max_new_tokens || decoder.length() == decoder.capacity()) break;  // length
+    // The token just drawn takes position length(); the last position of the context needs no logits any more.
+    if (i + 1 == o.max_new_tokens || decoder.length() + 1 == decoder.capacity()) break;
     logits = decoder.encode({&id, 1});
   }
   out.finish();
