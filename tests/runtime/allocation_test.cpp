@@ -8,7 +8,7 @@
 
 #include "runtime/tiny_program.h"
 
-#ifndef __SANITIZE_ADDRESS__  // the sanitizers count for themselves
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // the sanitizers replace malloc themselves
 
 namespace {
 std::atomic<int64_t> allocations{0};
