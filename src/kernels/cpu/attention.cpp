@@ -89,7 +89,7 @@ void softmax_rows(float* s, const uint64_t* masks, int64_t rows, float scale, fl
   for (int64_t r = 0; r < rows; r += lanes) store(factor + r, exp_f32(sub(load(max_so_far + r), load(fresh + r))));
   for (int64_t r = 0; r < rows; ++r) {
     if (masks[r] == 0) continue;
-    const float f = sum_so_far[r] == 0.0f ? 0.0f : factor[r];  // the sum is 0 before the row's first key only
+    const float f = factor[r];  // before the row's first key exp(-Inf) = +0; NaN only where the row becomes NaN anyway
     sum_so_far[r] = sum_so_far[r] * f + exp_row(s + r * tile, fresh[r]);
     max_so_far[r] = fresh[r];
     if (f == 1.0f) continue;
