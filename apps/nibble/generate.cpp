@@ -10,6 +10,7 @@
 #include "command.h"
 #include "core/error.h"
 #include "io/config.h"
+#include "io/file.h"
 #include "sample/generate.h"
 #include "train/metrics.h"
 #include "train/model_setup.h"
@@ -41,13 +42,33 @@ GenerateOptions options_of(const Config& c) {
   return o;
 }
 
-void print_json(const std::vector<Generated>& all, const std::vector<int32_t>& prompt) {
+// Command line > generation_config.json of the folder > table of keys (spec/generation.md 1.3).
+Config with_model_defaults(Config c, const OpenModel& open) {
+  std::string taken;
+  for (const auto& [key, value] : open.generation) {
+    if (c.is_explicit(key)) continue;
+    c = c.with(key, value, "generation_config.json");
+    taken += fmt::format("{}{}={}", taken.empty() ? "" : ", ", key, value);
+  }
+  if (!taken.empty()) fmt::print(stderr, "note: generation_config.json of the model sets {}\n", taken);
+  return c;
+}
+
+void check_out(const Config& c) {
+  const std::string& out = c.get_string("out");
+  if (!out.empty() && std::filesystem::exists(out) && !c.get_bool("overwrite"))
+    throw Error("E802", "out={} exists", out).where("{}", c.origin("out")).hint("overwrite=true, or another out");
+}
+
+std::string json_lines(const std::vector<Generated>& all, const std::vector<int32_t>& prompt) {
+  std::string lines;
   for (size_t i = 0; i < all.size(); ++i) {
     Json j = Json::object();
     j["sample"] = i, j["text"] = all[i].text, j["ids"] = all[i].ids, j["prompt_tokens"] = prompt.size(), j["finish_reason"] = name_of(all[i].reason);
     j["prompt_seconds"] = all[i].prompt_seconds, j["decode_seconds"] = all[i].decode_seconds;
-    fmt::print("{}\n", j.dump());
+    lines += j.dump() + "\n";
   }
+  return lines;
 }
 
 int run(const std::vector<std::string>& arguments) {
@@ -59,7 +80,8 @@ int run(const std::vector<std::string>& arguments) {
   std::vector<std::string> words(arguments);
   const Resolved r = resolve(words, grammar);
   for (const std::string& notice : r.notices) fmt::print(stderr, "note: {}\n", notice);
-  const Config& c = r.config;
+  const Config c = with_model_defaults(r.config, open);
+  check_out(c);
   if (!open.tokenizer) throw Error("E204", "{} has no tokenizer.json: text needs one", open.source.path.string()).hint("copy the tokenizer of the model into the folder");
   int64_t samples = c.get_int("n");
   if (r.options.contains("n")) samples = c.with("n", r.options.at("n"), "-n").get_int("n");
@@ -71,11 +93,13 @@ int run(const std::vector<std::string>& arguments) {
   Program program(plan_program(decode_graphs(open.model, buckets, context), resolve_threads(c.get_int("threads")), resolve_target(c.get_string("cpu_target"))));
   load_weights(open, program);
   Decoder decoder(program, buckets, context);
-  const bool json = c.get_bool("json"), stream = !json && (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? isatty(STDOUT_FILENO) != 0 : c.get_bool("stream"));
-  fmt::print(stderr, "{}: {} prompt tokens, context {}, cache {}, seed {}, temperature {}\n", open.source.path.string(), prompt.size(), context,
-             bytes_text(cache_bytes(open.model, context)), base.seed, base.sampling.temperature);
+  const std::string& out = c.get_string("out");
+  const bool json = c.get_bool("json"), stream = !json && out.empty() && (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? isatty(STDOUT_FILENO) != 0 : c.get_bool("stream"));
+  fmt::print(stderr, "{}: {} prompt tokens, context {}, KV cache {} ({} bytes), recipe float32, seed {}, temperature {}\n", open.source.path.string(), prompt.size(), context,
+             bytes_text(cache_bytes(open.model, context)), cache_bytes(open.model, context), base.seed, base.sampling.temperature);
   std::signal(SIGINT, on_interrupt);
   std::vector<Generated> all;
+  std::string text;
   for (int64_t i = 0; i < samples && interrupted == 0; ++i) {
     GenerateOptions o = base;
     o.sample = static_cast<uint32_t>(i);
@@ -84,11 +108,14 @@ int run(const std::vector<std::string>& arguments) {
     if (stream) events.text = [](std::string_view delta) { std::fwrite(delta.data(), 1, delta.size(), stdout), std::fflush(stdout); };
     all.push_back(generate(decoder, *open.tokenizer, open.eos(), prompt, open.model.vocab, o, events));
     const Generated& g = all.back();
-    if (!json) fmt::print("{}\n", stream ? "" : g.text);
+    if (!json && out.empty()) fmt::print("{}\n", stream ? "" : g.text), std::fflush(stdout);
+    if (!json && !out.empty()) text += g.text + "\n";
     fmt::print(stderr, "[{} tokens, {}; prompt {:.0f} tokens/s, generation {:.0f} tokens/s]\n", g.ids.size(), name_of(g.reason),
                static_cast<double>(prompt.size()) / g.prompt_seconds, static_cast<double>(g.ids.size()) / g.decode_seconds);
   }
-  if (json) print_json(all, prompt);
+  if (json) text = json_lines(all, prompt);
+  if (!out.empty()) replace_file(out, text);
+  else fmt::print("{}", text);
   return interrupted != 0 ? exit_interrupted : exit_done;
 }
 
@@ -105,11 +132,17 @@ KEYS
     seed, n                         n continuations differ by their index
     max_new_tokens (256), min_new_tokens, stop, stop_ids, ignore_eos, forbid_ids
     n_ctx                           context; 0 = the length trained with
-    stream, json, special, threads, cpu_target, prefill_chunk
+    out, overwrite                  a file for the text instead of stdout
+    json, special, threads, cpu_target, prefill_chunk
+    What is not given comes from the model's generation_config.json, then from
+    the table of keys: nibble config explain KEY
+
+    EOS, stop_ids and stop strings end a text; so do max_new_tokens and the end
+    of the context.
 
 EXIT STATUS
     0 done   64 usage   65 bad model or prompt too long   66 no such model
-    81 logits that are not numbers   130 interrupted
+    73 out exists   81 logits that are not numbers   130 interrupted
 
 EXAMPLES
     nibble generate nibble_output/quickstart prompt="In the beginning"

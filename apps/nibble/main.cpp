@@ -1,7 +1,10 @@
 // nibble: the program. Lists the commands, runs one, prints what went wrong and leaves with its exit code.
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -9,19 +12,18 @@
 
 #include "command.h"
 #include "core/error.h"
+#include "core/version.h"
 #include "io/suggest.h"
+#include "kernels/cpu/cpu_info.h"
 
 namespace nibble {
 namespace {
 
 constexpr const Command* commands[] = {&train_command, &eval_command, &generate_command, &plan_command,   &config_command, &data_command,
-                                       &ckpt_command,  &verify_command, &report_command};
-#ifndef NIBBLE_VERSION
-#define NIBBLE_VERSION "0.1.0"
-#endif
+                                       &ckpt_command,  &verify_command, &report_command, &bench_command, &doctor_command};
 
 void print_overview(std::FILE* to) {
-  fmt::print(to, "nibble {}: pre-trains large language models on this machine\n\nusage: nibble COMMAND [arguments]\n\n", NIBBLE_VERSION);
+  fmt::print(to, "nibble {}: pre-trains large language models on this machine\n\nusage: nibble COMMAND [arguments]\n\n", version);
   for (const Command* c : commands) fmt::print(to, "  {:<10}{}\n", c->name, c->summary);
   fmt::print(to, "  {:<10}{}\n", "help", "help of a command: nibble help train");
   fmt::print(to, "\nstart: nibble train book.txt\n");
@@ -44,7 +46,8 @@ const Command& find_command(std::string_view name) {
 
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return print_overview(stderr), exit_usage;
-  if (words[0] == "--version") return fmt::print("nibble {}\n", NIBBLE_VERSION), exit_done;
+  if (words[0] == "--version")
+    return fmt::print("nibble {}\ncommit {}\ncompiler {}\ncpu {}\n", version, commit, compiler, cpu_features()), exit_done;
   if (words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
     if (words.size() == 1) print_overview(stdout);
     else print_help(find_command(words[1]));
@@ -76,7 +79,13 @@ int guarded(const std::vector<std::string>& words) {
   }
 }
 
+// A reader that has seen enough (`nibble config keys | head`) is no failure. Training goes on instead: train/signals.
+void on_closed_pipe(int) { _exit(exit_done); }
+
 }  // namespace
 }  // namespace nibble
 
-int main(int argc, char** argv) { return nibble::guarded({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, nibble::on_closed_pipe);
+  return nibble::guarded({argv + 1, argv + argc});
+}

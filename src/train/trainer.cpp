@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "core/hash.h"
+#include "data/source.h"
 #include "io/checkpoint_writer.h"
 #include "io/run_folder.h"
 #include "plan/flops.h"
@@ -117,20 +118,20 @@ class Trainer {
 };
 
 bool Trainer::prepare() {
+  if (config_.get_string("dataset_type") != "synthetic" && config_.get_list("train_files").empty()) throw no_data_error();
   schedule_ = schedule_of(config_);
   const int threads = resolve_threads(config_.get_int("threads"));
   const CpuTarget target = resolve_target(config_.get_string("cpu_target"));
   const bool evaluation = !config_.get_list("eval_files").empty() || config_.get_double("eval_fraction") > 0;
   const StepConfig step = step_of(config_, evaluation);
   step_flops_ = maxtext_flops(step.model, step.microbatch.rows, step.microbatch.length, step.accumulation).total();
-  const std::vector<int64_t> buckets{1, 32};
-  const bool samples = config_.get_int("sample_interval") > 0;
-  ProgramPlan plan = plan_training(step, threads, target, samples ? decode_graphs(step.model, buckets, step.microbatch.length) : std::vector<NamedGraph>{});
+  ProgramPlan plan = plan_run(config_, threads, target);
   check_fits(config_, plan);
   choose_start(config_, run_);  // for its errors, before any work; again under the lock
   data_pool_.emplace(threads);
   data_ = prepare_data({config_, run_, run_ / "cache", *data_pool_, [this] { poll(); }});
   data_pool_.reset();
+  const bool samples = config_.get_int("sample_interval") > 0;
   if (samples && !data_.tokenizer) throw Error("E102", "sample_interval needs a tokenizer, the data are token ids").hint("tokenizer_path=, or sample_interval=0");
   data_.train->check_enough(steps_, rows_);
   if (config_.get_bool("enable_checkpointing")) preflight_run(run_, 0);
@@ -143,7 +144,7 @@ bool Trainer::prepare() {
   print_summary(console_, config_, step, plan, data_, schedule_, run_);
   if (options_.verbose) print_kernels(console_, plan);
   stepper_ = std::make_unique<Stepper>(step, std::move(plan));
-  if (samples) decoder_ = std::make_unique<Decoder>(stepper_->program(), buckets, step.microbatch.length);
+  if (samples) decoder_ = std::make_unique<Decoder>(stepper_->program(), sample_buckets(), step.microbatch.length);
   start_state();
   if (progress_.step == steps_ && start_.kind == Start::resume) {
     console_.result(fmt::format("already complete: {} steps are done in {}", steps_, run_.string()));
@@ -362,7 +363,7 @@ int Trainer::finish() {
     metrics_->event(progress_.step, "signal", fmt::format("signal {}", signals_.stop()));
     if (saves && saved_step_ < progress_.step) save("signal");
     if (writer_) writer_->finish();
-    console_.result(saves ? fmt::format("stopped at step {}, saved in {}; the same command resumes", progress_.step, run_.string())
+    console_.result(saves ? fmt::format("stopped at step {}, saved in {}\nresume:    nibble train {}", progress_.step, run_.string(), (run_ / "config.yml").string())
                           : fmt::format("stopped at step {} without saving", progress_.step));
     return stop_code();
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_info.h"
+#include "runtime/program.h"
 
 namespace nibble {
 
