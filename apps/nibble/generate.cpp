@@ -80,6 +80,8 @@ int run(const std::vector<std::string>& arguments) {
   std::vector<std::string> words(arguments);
   const Resolved r = resolve(words, grammar);
   for (const std::string& notice : r.notices) fmt::print(stderr, "note: {}\n", notice);
+  if (r.config.is_explicit("train_files"))  // where the common grammar puts a file that has no key
+    throw Error("E004", "generate reads no training files: {}", fmt::join(r.config.get_list("train_files"), ", ")).where("{}", r.config.origin("train_files")).hint("prompt_file={}", r.config.get_list("train_files").front());
   const Config c = with_model_defaults(r.config, open);
   check_out(c);
   if (!open.tokenizer) throw Error("E204", "{} has no tokenizer.json: text needs one", open.source.path.string()).hint("copy the tokenizer of the model into the folder");
@@ -89,6 +91,8 @@ int run(const std::vector<std::string>& arguments) {
   const GenerateOptions base = options_of(c);
   int64_t context = c.get_int("n_ctx");
   if (context == 0) context = open.is_checkpoint() ? c.get_int("max_target_length") : open.shape.max_positions;
+  const int64_t trained = open.shape.max_positions;
+  if (context > trained) fmt::print(stderr, "note: n_ctx={} is beyond the {} positions the model knows: text gets worse there\n", context, trained);
   const std::vector<int64_t> buckets = row_buckets(std::min(c.get_int("prefill_chunk"), context));
   Program program(plan_program(decode_graphs(open.model, buckets, context), resolve_threads(c.get_int("threads")), resolve_target(c.get_string("cpu_target"))));
   load_weights(open, program);

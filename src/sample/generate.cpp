@@ -37,6 +37,16 @@ class TextOut {
   std::string& text_;
 };
 
+void check_options(const GenerateOptions& o, int64_t vocab) {
+  check_sampling(o.sampling);
+  for (const std::string& stop : o.stop)
+    if (stop.empty()) throw Error("E002", "stop holds an empty string").expected("strings of at least one byte", "\"\"").hint("stop=[\"\\n\\n\"], or no stop");
+  for (const auto& [key, ids] : {std::pair("stop_ids", &o.stop_ids), std::pair("forbid_ids", &o.forbid_ids)})
+    for (const int32_t id : *ids)
+      if (id < 0 || id >= vocab)
+        throw Error("E002", "{} holds {}, the model has {} ids", key, id, vocab).expected(fmt::format("ids from 0 to {}", vocab - 1), fmt::format("{}", id)).hint("{}=[{}]", key, vocab - 1);
+}
+
 }  // namespace
 
 std::string_view name_of(FinishReason reason) {
@@ -50,7 +60,7 @@ std::string_view name_of(FinishReason reason) {
 
 Generated generate(Decoder& decoder, const Tokenizer& tokenizer, const std::vector<int32_t>& eos, std::span<const int32_t> prompt,
                    int64_t vocab, const GenerateOptions& o, const GenerateEvents& events) {
-  check_sampling(o.sampling);
+  check_options(o, vocab);
   const auto prompt_length = static_cast<int64_t>(prompt.size());
   if (prompt_length > decoder.capacity() - 1)
     throw Error("E311", "the prompt has {} tokens, the context holds {}", prompt_length, decoder.capacity())

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "io/checkpoint.h"
+#include "io/file.h"
+#include "io/json.h"
 #include "io/checkpoint_load.h"
 #include "train/model_setup.h"
 #include "train/run_state.h"
@@ -12,6 +14,31 @@ namespace nibble {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// generation_config.json, where there is one: what it says of sampling, and which ids end a text.
+void read_generation_config(const fs::path& file, OpenModel& open) {
+  if (!fs::exists(file)) return;
+  std::string problem;
+  const Json j = parse_json(read_file(file), problem);
+  if (problem.empty() && !j.is_object()) problem = "no object";
+  if (!problem.empty())
+    throw Error("E401", "{} is no generation_config.json: {}", file.string(), problem).hint("copy the file again from where it came from, or remove it");
+  for (const char* key : {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
+    if (j.contains(key) && !j.at(key).is_null()) open.generation.emplace_back(key, j.at(key).dump());
+  if (j.contains("do_sample") && j.at("do_sample") == false) open.generation = {{"temperature", "0"}};
+  if (!j.contains("eos_token_id") || j.at("eos_token_id").is_null()) return;
+  const Json eos = j.at("eos_token_id").is_array() ? j.at("eos_token_id") : Json::array({j.at("eos_token_id")});
+  open.shape.eos.clear();
+  for (const Json& id : eos) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0)
+      throw Error("E403", "{} has no usable eos_token_id", file.string()).expected("ids of at least 0", eos.dump()).hint("use the generation_config.json that belongs to these tensors");
+    open.shape.eos.push_back(id.get<int64_t>());
+  }
+}
+
+}  // namespace
+
 std::vector<int32_t> OpenModel::eos() const {
   std::vector<int32_t> ids(shape.eos.begin(), shape.eos.end());
   if (ids.empty() && tokenizer && tokenizer->eos() >= 0) ids.push_back(tokenizer->eos());
@@ -19,10 +46,11 @@ std::vector<int32_t> OpenModel::eos() const {
 }
 
 OpenModel open_model(const fs::path& path) {
-  OpenModel open{resolve_model(path), {}, {}, {}, {}};
+  OpenModel open{resolve_model(path), {}, {}, {}, {}, {}};
   const fs::path& folder = open.source.path;
   open.shape = load_shape(open.source);
   open.model = llama_of(open.shape);
+  read_generation_config(folder / "generation_config.json", open);
   if (fs::exists(folder / "tokenizer.json")) open.tokenizer = Tokenizer::load(folder);
   if (!open.is_checkpoint()) return open;
   const Checkpoint checkpoint(folder);

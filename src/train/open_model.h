@@ -21,6 +21,9 @@ struct OpenModel {
   std::optional<Tokenizer> tokenizer;
   /// nibble.json's configuration (key, JSON text): ResolveOptions::stored. Empty for a Hugging Face folder.
   std::vector<std::pair<std::string, std::string>> stored;
+  /// Sampling keys that generation_config.json sets (key, JSON text): they come before the defaults of the key table
+  /// and after the command line (spec/generation.md 1.3). do_sample=false is temperature 0. Its eos_token_id is in shape.
+  std::vector<std::pair<std::string, std::string>> generation;
   bool is_checkpoint() const { return source.kind == ModelSource::checkpoint; }
   std::vector<int32_t> eos() const;
 };

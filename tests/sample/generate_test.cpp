@@ -251,16 +251,27 @@ TEST(GenerationG4, E705NamesSequencePositionAndStepAndEmitsNoToken) {
   EXPECT_EQ(streamed, "cd");
 }
 
-TEST(GenerationErrors, OptionsOutOfRangeAreE002) {
+TEST(GenerationErrors, OptionsOutOfRangeAreE002AndName) {
   Alphabet a;
+  const auto refused = [&](const GenerateOptions& o) -> std::string {
+    try {
+      a.run("a", o);
+      return "accepted";
+    } catch (const Error& e) {
+      return e.id + " " + e.what_text;
+    }
+  };
   GenerateOptions o;
   o.sampling.top_p = 0;
-  try {
-    a.run("a", o);
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.id, "E002");
-  }
+  EXPECT_EQ(refused(o).substr(0, 10), "E002 top_p");
+  o = {}, o.stop = {"a", ""};
+  EXPECT_EQ(refused(o), "E002 stop holds an empty string");
+  o = {}, o.stop_ids = {3, 272};
+  EXPECT_EQ(refused(o), "E002 stop_ids holds 272, the model has 272 ids");
+  o = {}, o.forbid_ids = {-1};
+  EXPECT_EQ(refused(o), "E002 forbid_ids holds -1, the model has 272 ids");
+  o = {}, o.stop_ids = {271}, o.forbid_ids = {271}, o.max_new_tokens = 1;
+  EXPECT_EQ(refused(o), "accepted");
 }
 
 TEST(GenerationG8, DeltasConcatenateToTheTextOfAllIds) {
