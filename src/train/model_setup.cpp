@@ -155,7 +155,7 @@ int resolve_threads(int64_t threads) {
 
 CpuTarget resolve_target(const std::string& name) {
   const std::vector<CpuTarget> here = cpu_targets();
-  if (name == "auto") return std::min(here.back(), CpuTarget::avx512);  // no float32 kernel needs more
+  if (name == "auto") return here.back();
   for (const CpuTarget t : here)
     if (name == name_of(t)) return t;
   std::string list;

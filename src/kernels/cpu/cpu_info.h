@@ -11,7 +11,7 @@ enum class CpuTarget { ref, avx2, avx512, avx512_bf16 };
 const char* name_of(CpuTarget target);  // "ref", "avx2", "avx512", "avx512_bf16"
 /// True if this CPU and operating system run the target.
 bool cpu_runs(CpuTarget target);
-/// All targets this CPU runs, plainest first.
+/// All targets with kernels that this CPU runs, plainest first; no kernel needs avx512_bf16 yet.
 std::vector<CpuTarget> cpu_targets();
 /// Brand string of the processor, "AMD EPYC 7763" or the like.
 std::string cpu_name();
