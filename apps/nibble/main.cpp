@@ -1,6 +1,6 @@
 // nibble: the program. Lists the commands, runs one, prints what went wrong and leaves with its exit code.
+#include <fcntl.h>
 #include <fmt/format.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,10 +82,19 @@ int guarded(const std::vector<std::string>& words) {
 // A reader that has seen enough (`nibble config keys | head`) is no failure. Training goes on instead: train/signals.
 void on_closed_pipe(int) { _exit(exit_done); }
 
+// A stream that was closed before the start would give its number to the next file that is opened, and text meant for
+// people would land in it.
+void open_missing_streams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) close(fd);
+}
+
 }  // namespace
 }  // namespace nibble
 
 int main(int argc, char** argv) {
+  nibble::open_missing_streams();
   std::signal(SIGPIPE, nibble::on_closed_pipe);
   return nibble::guarded({argv + 1, argv + argc});
 }

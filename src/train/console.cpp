@@ -64,7 +64,8 @@ void Console::notice(std::string_view text) {
 void Console::warning(std::string_view text) {
   clear();
   log(text);
-  fmt::print(stderr, "{}\n", text);
+  const std::string line = std::string(text) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);  // like stdout: never a reason to stop
 }
 
 void Console::status(std::string_view text) {
@@ -82,7 +83,8 @@ void Console::status(std::string_view text) {
 
 void Console::clear() {
   if (drawn_ == 0) return;
-  fmt::print(stderr, "\r{}\r", std::string(drawn_, ' '));
+  const std::string blank = "\r" + std::string(drawn_, ' ') + "\r";
+  std::fwrite(blank.data(), 1, blank.size(), stderr);
   std::fflush(stderr);
   drawn_ = 0;
 }

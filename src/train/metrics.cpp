@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 
@@ -104,7 +105,7 @@ void MetricsLog::write(const Json& json) {
     const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
     if (now - last_warning_ < 60) continue;
     last_warning_ = now;
-    fmt::print(stderr, "warning[E804]: metrics cannot be written: {}; training continues\n", std::strerror(errno));
+    std::fputs(fmt::format("warning[E804]: metrics cannot be written: {}; training continues\n", std::strerror(errno)).c_str(), stderr);
   }
 }
 
