@@ -27,7 +27,10 @@ std::vector<std::string> run_files(const OpenModel& open, const char* key) {
 
 Config with_files(const Config& config, const OpenModel& open) {
   Config c = config;
-  if (!c.get_list("eval_files").empty()) return c.with("eval_fraction", "0", "files are given");
+  if (!c.get_list("eval_files").empty()) {
+    if (!c.is_explicit("dataset_type")) c = c.with("dataset_type", "auto", "files are given");  // not the run's
+    return c.with("eval_fraction", "0", "files are given");
+  }
   for (const char* key : {"eval_files", "train_files"}) {
     const std::vector<std::string> files = run_files(open, key);
     if (!files.empty()) c = c.with(key, Json(files).dump(), "the run");
@@ -53,6 +56,8 @@ int run(const std::vector<std::string>& arguments) {
   step.z_loss = config.get_double("z_loss_multiplier");
   ThreadPool pool(resolve_threads(config.get_int("threads")));
   const TrainingData data = prepare_data({config, open.source.path, std::filesystem::temp_directory_path() / "nibble_eval_cache", pool, {}, false});
+  if (!data.evaluation)
+    throw Error("E201", "dataset_type={} has no evaluation set", config.get_string("dataset_type")).where("{}", config.origin("dataset_type")).hint("nibble eval {} text.txt", open.source.path.string());
   Stepper stepper(step, plan_evaluation(step, pool.size(), resolve_target(config.get_string("cpu_target"))));
   load_weights(open, stepper.program());
   Batch batch(step.evaluation.rows, step.evaluation.length);

@@ -25,7 +25,8 @@ constexpr std::string_view help =
     R"(DESCRIPTION
     Trains a Llama-family model in float32 and writes a run folder
     <base_output_directory>/<run_name>/ with config.yml, metrics.jsonl, samples
-    and checkpoints that transformers can load. The same command resumes a run.
+    and checkpoints that transformers can load. To resume a run: nibble train
+    <run folder>/config.yml, or the same command if it names run_name.
 
     Text files alone (nibble train book.txt) mean model_name=nibble-1m
     steps=1000 eval_fraction=0.05 eval_holdout=tail sample_interval=200 and a
@@ -56,7 +57,7 @@ SIGNALS
 
 EXAMPLES
     nibble train book.txt
-    nibble train 'corpus/*.txt' model_name=nibble-34m steps=2000 run_name=a
+    nibble train corpus/*.txt model_name=nibble-34m steps=2000 run_name=a
     nibble train dataset_type=synthetic model_name=nibble-1m steps=50
 )";
 

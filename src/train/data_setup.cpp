@@ -94,7 +94,8 @@ class Preparation {
     std::vector<std::string> shards = files;
     Split split = text.split;
     if (!all_tokens(files, kind_)) {
-      if (!d_.tokenizer) d_.tokenizer = Tokenizer::byte_level();
+      if (!d_.tokenizer)
+        throw Error("E102", "{} is text, and neither the run nor the model has a tokenizer", files.front()).where("tokenizer_path is empty").hint("tokenizer_path=FOLDER with the model's tokenizer.json, or tokenizer_type=byte");
       TokenizeOptions o{text, kind_, c_.get_bool("add_bos"), c_.get_bool("add_eos"), c_.get_string("tokenizer_split"), shard_max_tokens, r_.poll};
       if (part == Part::eval && !c_.get_list("eval_files").empty()) o.text.split = {};
       const TokenFolder folder = tokenize_cached(files, d_.tokenizer->encoder(c_.get_bool("parse_special")), o, c_.get_string("cache_directory"),

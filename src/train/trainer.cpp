@@ -78,6 +78,7 @@ class Trainer {
   bool prepare();
   void open_run();
   void start_state();
+  Progress restore_or_explain();
   void loop();
   void one_step();
   void after_step();
@@ -162,17 +163,30 @@ void Trainer::open_run() {
   lock_ = std::make_unique<RunLock>(run_);
   clean_run(run_);
   start_ = choose_start(config_, run_);
-  replace_file(run_ / "config.yml", config_.yaml());
-  if (data_.tokenizer && !fs::exists(run_ / "tokenizer.json")) data_.tokenizer->save(run_, config_.get_int("max_target_length"));
   metrics_ = std::make_unique<MetricsLog>(run_ / "metrics.jsonl", config_.get_string("metrics_file"), config_.get_string("run_name"));
+}
+
+// A damaged newest checkpoint stays where it is: only the user knows whether a copy of it is good.
+Progress Trainer::restore_or_explain() {
+  try {
+    return restore(start_, *stepper_, folds_scores(config_));
+  } catch (Error& e) {
+    if (start_.kind == Start::resume && e.id == "E402")
+      e.hint_text = fmt::format("mv {} {}.damaged; the same command then resumes from the checkpoint before it", start_.source.path.string(), (run_ / start_.source.path.filename()).string());
+    throw;
+  }
 }
 
 void Trainer::start_state() {
   for (const std::string& n : start_.notices) console_.notice(n);
-  if (start_.kind == Start::resume || start_.kind == Start::full_state) {
-    const auto changed = check_resume(Checkpoint(start_.source.path).info(), config_, data_);
+  const bool has_state = start_.kind == Start::resume || start_.kind == Start::full_state;
+  const std::optional<std::string> changed = has_state ? check_resume(Checkpoint(start_.source.path).info(), config_, data_) : std::nullopt;
+  // After the check: a resume that is refused leaves the run as it was.
+  replace_file(run_ / "config.yml", config_.yaml());
+  if (data_.tokenizer && !fs::exists(run_ / "tokenizer.json")) data_.tokenizer->save(run_, config_.get_int("max_target_length"));
+  if (has_state) {
     if (changed) console_.notice(*changed);
-    progress_ = restore(start_, *stepper_, folds_scores(config_));
+    progress_ = restore_or_explain();
     saved_step_ = start_.kind == Start::resume ? progress_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", start_.source.path.string(), progress_.step));
     metrics_->event(progress_.step, "resume", start_.source.path.filename().string() + (changed ? "; " + *changed : ""));

@@ -1,0 +1,70 @@
+// What a refused resume leaves behind, and what a run says that has no data: spec/training.md 6.2 and 7.2.
+#include <fstream>
+#include <iterator>
+
+#include "tiny.h"
+#include "train/trainer.h"
+
+namespace nibble {
+namespace {
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string failure_of(const Config& config) {
+  testing::internal::CaptureStdout(), testing::internal::CaptureStderr();
+  std::string id = "none", hint;
+  try {
+    run_training(config, {});
+  } catch (const Error& e) {
+    id = e.id, hint = e.hint_text;
+  }
+  testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr();
+  return id == "E402" ? id + " " + hint : id;
+}
+
+TEST(TrainingT57, ARefusedResumeLeavesTheRunAsItWas) {
+  const TemporaryFolder folder;
+  const std::string book = write_book(folder), run = folder / "out/run";
+  const auto config = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"run_name=run", "base_output_directory=" + (folder / "out"), "train_files=[" + book + "]"});
+    return tiny_config(more);
+  };
+  ASSERT_EQ(failure_of(config({"steps=3", "checkpoint_period=2"})), "none");
+  const std::string before = text_of(run + "/config.yml");
+  ASSERT_FALSE(before.empty());
+  EXPECT_EQ(failure_of(config({"steps=2"})), "E103");
+  EXPECT_EQ(text_of(run + "/config.yml"), before);
+  EXPECT_EQ(failure_of(config({"steps=4", "base_num_decoder_layers=1"})), "E110");
+  EXPECT_EQ(text_of(run + "/config.yml"), before);
+  std::ofstream(book, std::ios::app) << "one more line\n";
+  EXPECT_EQ(failure_of(config({"steps=4"})), "E310");
+  EXPECT_EQ(text_of(run + "/config.yml"), before);
+  EXPECT_EQ(failure_of(config({"steps=4", "allow_fallback=[data_changed]"})), "none");
+  EXPECT_NE(text_of(run + "/config.yml"), before);
+}
+
+TEST(TrainingT51, TheHintOfADamagedNewestCheckpointWorks) {
+  const TemporaryFolder folder;
+  const std::string book = write_book(folder), run = folder / "out/run";
+  const auto config = [&](const std::string& steps) {
+    return tiny_config({steps, "checkpoint_period=2", "run_name=run", "base_output_directory=" + (folder / "out"), "train_files=[" + book + "]"});
+  };
+  ASSERT_EQ(failure_of(config("steps=4")), "none");
+  const std::string newest = run + "/checkpoints/00000004";
+  std::fstream(newest + "/model-00001-of-00001.safetensors", std::ios::in | std::ios::out | std::ios::binary).seekp(2000).put('X');
+  EXPECT_EQ(failure_of(config("steps=5")), "E402 mv " + newest + " " + run + "/00000004.damaged; the same command then resumes from the checkpoint before it");
+  std::filesystem::rename(newest, run + "/00000004.damaged");
+  EXPECT_EQ(failure_of(config("steps=5")), "none");
+}
+
+TEST(TrainingT57, NoDataIsSaidBeforeAnythingElse) {
+  const TemporaryFolder folder;
+  // The default model does not fit most machines: that must not be the first message of `nibble train`.
+  EXPECT_EQ(failure_of(resolve({"base_output_directory=" + (folder / "out")}).config), "E201");
+}
+
+}  // namespace
+}  // namespace nibble
