@@ -137,7 +137,7 @@ KEYS
     max_new_tokens (256), min_new_tokens, stop, stop_ids, ignore_eos, forbid_ids
     n_ctx                           context; 0 = the length trained with
     out, overwrite                  a file for the text instead of stdout
-    json, special, threads, cpu_target, prefill_chunk
+    stream (at a terminal), json, special, threads, cpu_target, prefill_chunk
     What is not given comes from the model's generation_config.json, then from
     the table of keys: nibble config explain KEY
 

@@ -106,6 +106,19 @@ void load_weights(const ModelSource& source, Program& program, const LlamaConfig
   load_parameters(source, targets);
 }
 
+std::optional<std::string> constants_that_differ(const ModelSource& source, const LlamaConfig& model) {
+  const LlamaConfig from = llama_of(load_shape(source));
+  std::vector<std::string> list;
+  const auto compare = [&](const char* name, double before, double now) {
+    if (before != now) list.push_back(fmt::format("{} {}, here {}", name, before, now));
+  };
+  compare("normalization_layer_epsilon", from.eps, model.eps);
+  compare("rope_max_timescale", from.rope.theta, model.rope.theta);
+  if (from.rope.kind != model.rope.kind || from.rope.factor != model.rope.factor) list.push_back("another rope scaling");
+  if (list.empty()) return std::nullopt;
+  return fmt::format("the weights come from a model with {}", joined(list));
+}
+
 void scale_queries(Stepper& stepper, float factor) {
   for (const Parameter& p : stepper.parameters()) {
     if (p.name.find("self_attn.q_proj") == std::string::npos) continue;

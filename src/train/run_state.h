@@ -41,6 +41,8 @@ Progress restore(const Start& start, Stepper& stepper, bool fold);
 /// Weights only, from a checkpoint or a Hugging Face folder. Errors: E402 to E405.
 void load_weights(const ModelSource& source, Program& program, const LlamaConfig& model);
 
+/// What tensors do not show: constants of the source's config.json that the model does not share. None: nothing.
+std::optional<std::string> constants_that_differ(const ModelSource& source, const LlamaConfig& model);
 /// Multiplies the q weights: by sqrt(D), a power of two, before a save under numerics=maxtext, and by its inverse after.
 void scale_queries(Stepper& stepper, float factor);
 

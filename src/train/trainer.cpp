@@ -181,9 +181,6 @@ void Trainer::start_state() {
   for (const std::string& n : start_.notices) console_.notice(n);
   const bool has_state = start_.kind == Start::resume || start_.kind == Start::full_state;
   const std::optional<std::string> changed = has_state ? check_resume(Checkpoint(start_.source.path).info(), config_, data_) : std::nullopt;
-  // After the check: a resume that is refused leaves the run as it was.
-  replace_file(run_ / "config.yml", config_.yaml());
-  if (data_.tokenizer && !fs::exists(run_ / "tokenizer.json")) data_.tokenizer->save(run_, config_.get_int("max_target_length"));
   if (has_state) {
     if (changed) console_.notice(*changed);
     progress_ = restore_or_explain();
@@ -196,12 +193,16 @@ void Trainer::start_state() {
     if (start_.kind == Start::parameters) {
       progress_ = restore(start_, *stepper_, folds_scores(config_));
       console_.line(fmt::format("weights from {}", start_.source.path.string()));
+      if (const auto differs = constants_that_differ(start_.source, stepper_->config().model)) console_.notice(*differs);
     } else {
       initialize_parameters(stepper_->program(), llama_parameters(stepper_->config().model, kind, config_.get_double("init_std"), folds_scores(config_)),
                             static_cast<uint32_t>(config_.get_int("init_weights_seed")));
     }
     metrics_->event(0, "start", fmt::format("config {}", hex16(config_.hash())));
   }
+  // Not before: a start that is refused leaves the run as it was, and a corrected one may use its name.
+  replace_file(run_ / "config.yml", config_.yaml());
+  if (data_.tokenizer && !fs::exists(run_ / "tokenizer.json")) data_.tokenizer->save(run_, config_.get_int("max_target_length"));
   first_step_ = progress_.step;
   if (!config_.get_bool("enable_checkpointing")) return;
   const CheckpointContent content = checkpoint_content(config_, *stepper_, data_, progress_);

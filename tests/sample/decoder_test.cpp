@@ -18,7 +18,8 @@ constexpr int64_t positions = 192;  // three tiles of 64 keys
 
 std::vector<int32_t> random_ids(int64_t count, uint32_t seed) {
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(philox4x32({static_cast<uint32_t>(i), 0, 0, 0x1f5}, seed, 0)[0] % 272));
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>(philox4x32({static_cast<uint32_t>(i), 0, 0, 0x1f5}, seed, 0)[0] % 272));
   return ids;
 }
 
@@ -85,11 +86,14 @@ TEST(GenerationG5, AnyCutOfAPromptGivesTheSameCacheAndLogits) {
       SmallModel m(c, positions, row_buckets(64), threads, target);
       for (const int64_t chunk : {0, 1, 7, 64}) {
         const Encoded e = encode_all(m, ids, chunk);
-        EXPECT_TRUE(same_bits(e.logits, whole.logits)) << name_of(target) << ", " << threads << " threads, chunks of " << chunk;
-        EXPECT_TRUE(same_bits(e.cache, whole.cache)) << name_of(target) << ", " << threads << " threads, chunks of " << chunk;
+        EXPECT_TRUE(same_bits(e.logits, whole.logits))
+            << name_of(target) << ", " << threads << " threads, chunks of " << chunk;
+        EXPECT_TRUE(same_bits(e.cache, whole.cache))
+            << name_of(target) << ", " << threads << " threads, chunks of " << chunk;
       }
       const Encoded e = token_by_token(m, ids);
-      EXPECT_TRUE(same_bits(e.logits, whole.logits)) << name_of(target) << ", " << threads << " threads, token by token";
+      EXPECT_TRUE(same_bits(e.logits, whole.logits))
+          << name_of(target) << ", " << threads << " threads, token by token";
       EXPECT_TRUE(same_bits(e.cache, whole.cache)) << name_of(target) << ", " << threads << " threads, token by token";
     }
 }
@@ -109,7 +113,8 @@ TEST(GenerationG5, EveryPrefixHasTheLogitsOfTrainingsForwardPass) {
 TEST(GenerationG5, TruncateAndContinueEqualsAFreshEncode) {
   const LlamaConfig c = small_llama();
   const std::vector<int32_t> first = random_ids(140, 3), second = random_ids(50, 4);
-  SmallModel m(c, positions, row_buckets(32), 1, cpu_targets().back()), fresh(c, positions, row_buckets(32), 1, cpu_targets().back());
+  SmallModel m(c, positions, row_buckets(32), 1, cpu_targets().back()),
+      fresh(c, positions, row_buckets(32), 1, cpu_targets().back());
   for (const int64_t keep : {0, 1, 63, 64, 65, 100, 128, 139, 140}) {
     m.decoder->truncate(0);
     m.decoder->encode(first);

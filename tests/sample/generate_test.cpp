@@ -25,7 +25,14 @@ GenerateOptions greedy() {
 class Alphabet {
  public:
   explicit Alphabet(int64_t context = 64, std::map<int32_t, int32_t> next = {{'z', eos}, {eos, 'A'}})
-      : model_({.layers = 1, .width = 64, .heads = 2, .kv_heads = 1, .head_size = 8, .hidden = 16, .vocab = 272, .max_positions = 512},
+      : model_({.layers = 1,
+                .width = 64,
+                .heads = 2,
+                .kv_heads = 1,
+                .head_size = 8,
+                .hidden = 16,
+                .vocab = 272,
+                .max_positions = 512},
                context, row_buckets(8), 1, cpu_targets().back()) {
     make_successor(model_, next);
   }
@@ -131,9 +138,9 @@ TEST(GenerationG9, MaxNewTokensIsLength) {
 TEST(GenerationG9, PromptAndTextFillTheContextExactly) {
   Alphabet a(8);
   GenerateOptions o = greedy();
-  EXPECT_EQ(a.run("a", o).text, "bcdefgh");      // 1 + 7 = 8
-  EXPECT_EQ(a.run("abcde", o).text, "fgh");      // 5 + 3
-  EXPECT_EQ(a.run("abcdefg", o).text, "h");      // the longest prompt leaves room for one token
+  EXPECT_EQ(a.run("a", o).text, "bcdefgh");  // 1 + 7 = 8
+  EXPECT_EQ(a.run("abcde", o).text, "fgh");  // 5 + 3
+  EXPECT_EQ(a.run("abcdefg", o).text, "h");  // the longest prompt leaves room for one token
   EXPECT_EQ(a.run("abcdefg", o).reason, FinishReason::length);
 }
 
@@ -206,7 +213,9 @@ TEST(GenerationMinimum, ForbiddenIdsAndPaddingRowsAreNeverDrawn) {
   for (int32_t id = 0; id < 259; id += 2) o.forbid_ids.push_back(id);
   std::set<int32_t> drawn;
   for (o.seed = 0; o.seed < 10; ++o.seed)
-    for (const int32_t id : generate(*m.decoder, Tokenizer::byte_level(), {eos}, std::vector<int32_t>{1}, 272, o, {}).ids) drawn.insert(id);
+    for (const int32_t id :
+         generate(*m.decoder, Tokenizer::byte_level(), {eos}, std::vector<int32_t>{1}, 272, o, {}).ids)
+      drawn.insert(id);
   EXPECT_GT(drawn.size(), 100u);
   for (const int32_t id : drawn) EXPECT_TRUE(id < 259 && id % 2 == 1) << id;
 }
@@ -245,7 +254,8 @@ TEST(GenerationG4, E705NamesSequencePositionAndStepAndEmitsNoToken) {
   } catch (const Error& e) {
     EXPECT_EQ(e.id, "E705");
     EXPECT_EQ(e.exit_code(), 81);
-    for (const char* part : {"sequence 5", "position 4", "step 2"}) EXPECT_NE(e.message().find(part), std::string::npos) << e.message();
+    for (const char* part : {"sequence 5", "position 4", "step 2"})
+      EXPECT_NE(e.message().find(part), std::string::npos) << e.message();
   }
   EXPECT_EQ(tokens, ids_of("cd"));
   EXPECT_EQ(streamed, "cd");
@@ -303,7 +313,9 @@ TEST(GenerationG8, ACharacterIsShownWhenItsLastByteIsThere) {
   GenerateEvents events;
   events.text = [&](std::string_view delta) { deltas.emplace_back(delta); };
   const Generated g = a.run("a", greedy(), events);
-  EXPECT_EQ(g.text, "\u20ac" "b\ufffd");
+  EXPECT_EQ(g.text,
+            "\u20ac"
+            "b\ufffd");
   EXPECT_EQ(deltas, (std::vector<std::string>{"\u20ac", "b", "\ufffd"}));
 }
 
@@ -320,7 +332,8 @@ TEST(GenerationSeeds, SeedAndSampleIndexDecideAndNothingElse) {
         SmallModel m(small_llama(), 128, buckets, threads, target);
         EXPECT_EQ(generate(*m.decoder, Tokenizer::byte_level(), {eos}, prompt, 272, o, {}).ids, wanted.ids)
             << name_of(target) << ", " << threads << " threads, " << buckets.size() << " buckets";
-        EXPECT_EQ(generate(*m.decoder, Tokenizer::byte_level(), {eos}, prompt, 272, o, {}).ids, wanted.ids) << "again, on a used cache";
+        EXPECT_EQ(generate(*m.decoder, Tokenizer::byte_level(), {eos}, prompt, 272, o, {}).ids, wanted.ids)
+            << "again, on a used cache";
       }
   GenerateOptions other = o;
   other.seed = 8;
@@ -337,7 +350,8 @@ TEST(GenerationSeeds, StopAndResumeGiveTheSameTokens) {
   const std::vector<int32_t> all = generate(*m.decoder, Tokenizer::byte_level(), {eos}, prompt, 272, o, {}).ids;
   prompt.insert(prompt.end(), all.begin(), all.begin() + 13);
   o.max_new_tokens = 17;
-  EXPECT_EQ(generate(*m.decoder, Tokenizer::byte_level(), {eos}, prompt, 272, o, {}).ids, std::vector<int32_t>(all.begin() + 13, all.end()));
+  EXPECT_EQ(generate(*m.decoder, Tokenizer::byte_level(), {eos}, prompt, 272, o, {}).ids,
+            std::vector<int32_t>(all.begin() + 13, all.end()));
 }
 
 TEST(GenerationSeeds, ReportedLogProbabilitiesAreThoseOfTheUnmodifiedLogits) {

@@ -15,15 +15,24 @@ namespace nibble {
 
 /// V is larger than the byte tokenizer (259 ids): the last rows are padding and must never be drawn.
 inline LlamaConfig small_llama() {
-  return {.layers = 2, .width = 32, .heads = 4, .kv_heads = 2, .head_size = 8, .hidden = 48, .vocab = 272, .max_positions = 512};
+  return {.layers = 2,
+          .width = 32,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_size = 8,
+          .hidden = 48,
+          .vocab = 272,
+          .max_positions = 512};
 }
 
 /// Every parameter from its name and the seed, 1 where the table says so; the rope table.
 inline void fill_weights(Program& program, const LlamaConfig& c, uint32_t seed) {
   for (const Parameter& p : llama_parameters(c)) {
     const Tensor w = program.state(StateRole::parameter, p.name);
-    if (p.init == Parameter::Init::ones) std::fill_n(w.as<float>(), w.numel(), 1.0f);
-    else fill_normal(w.as<float>(), 0, w.numel(), seed, p.name, p.std, p.init == Parameter::Init::truncated);
+    if (p.init == Parameter::Init::ones)
+      std::fill_n(w.as<float>(), w.numel(), 1.0f);
+    else
+      fill_normal(w.as<float>(), 0, w.numel(), seed, p.name, p.std, p.init == Parameter::Init::truncated);
   }
   const Tensor table = program.state(StateRole::constant, "rope_table");
   fill_rope_table(c.rope, c.head_size, 0, table.dim(0), table.as<float>());
@@ -37,7 +46,8 @@ struct SmallModel {
 
   SmallModel(const LlamaConfig& c, int64_t positions, std::vector<int64_t> buckets, int threads = 1,
              CpuTarget target = CpuTarget::ref)
-      : config(c), program(std::make_unique<Program>(plan_program(decode_graphs(c, buckets, positions), threads, target))) {
+      : config(c),
+        program(std::make_unique<Program>(plan_program(decode_graphs(c, buckets, positions), threads, target))) {
     fill_weights(*program, c, 11);
     decoder = std::make_unique<Decoder>(*program, std::move(buckets), positions);
   }
@@ -51,7 +61,8 @@ inline std::vector<float> copied(std::span<const float> values) { return {values
 inline void make_successor(const SmallModel& model, const std::map<int32_t, int32_t>& next) {
   const LlamaConfig& c = model.config;
   for (int64_t i = 0; i < c.layers; ++i) {
-    std::fill_n(model.weight(fmt::format("model.layers.{}.self_attn.o_proj.weight", i)), c.width * c.heads * c.head_size, 0.0f);
+    std::fill_n(model.weight(fmt::format("model.layers.{}.self_attn.o_proj.weight", i)),
+                c.width * c.heads * c.head_size, 0.0f);
     std::fill_n(model.weight(fmt::format("model.layers.{}.mlp.down_proj.weight", i)), c.width * c.hidden, 0.0f);
   }
   float *embedding = model.weight(llama_embedding), *head = model.weight(llama_head);

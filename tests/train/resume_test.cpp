@@ -29,7 +29,8 @@ TEST(TrainingT57, ARefusedResumeLeavesTheRunAsItWas) {
   const TemporaryFolder folder;
   const std::string book = write_book(folder), run = folder / "out/run";
   const auto config = [&](std::vector<std::string> more) {
-    more.insert(more.end(), {"run_name=run", "base_output_directory=" + (folder / "out"), "train_files=[" + book + "]"});
+    more.insert(more.end(),
+                {"run_name=run", "base_output_directory=" + (folder / "out"), "train_files=[" + book + "]"});
     return tiny_config(more);
   };
   ASSERT_EQ(failure_of(config({"steps=3", "checkpoint_period=2"})), "none");
@@ -50,14 +51,32 @@ TEST(TrainingT51, TheHintOfADamagedNewestCheckpointWorks) {
   const TemporaryFolder folder;
   const std::string book = write_book(folder), run = folder / "out/run";
   const auto config = [&](const std::string& steps) {
-    return tiny_config({steps, "checkpoint_period=2", "run_name=run", "base_output_directory=" + (folder / "out"), "train_files=[" + book + "]"});
+    return tiny_config({steps, "checkpoint_period=2", "run_name=run", "base_output_directory=" + (folder / "out"),
+                        "train_files=[" + book + "]"});
   };
   ASSERT_EQ(failure_of(config("steps=4")), "none");
   const std::string newest = run + "/checkpoints/00000004";
-  std::fstream(newest + "/model-00001-of-00001.safetensors", std::ios::in | std::ios::out | std::ios::binary).seekp(2000).put('X');
-  EXPECT_EQ(failure_of(config("steps=5")), "E402 mv " + newest + " " + run + "/00000004.damaged; the same command then resumes from the checkpoint before it");
+  std::fstream(newest + "/model-00001-of-00001.safetensors", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(2000)
+      .put('X');
+  EXPECT_EQ(failure_of(config("steps=5")),
+            "E402 mv " + newest + " " + run +
+                "/00000004.damaged; the same command then resumes from the checkpoint before it");
   std::filesystem::rename(newest, run + "/00000004.damaged");
   EXPECT_EQ(failure_of(config("steps=5")), "none");
+}
+
+TEST(TrainingT57, AStartThatFailedLeavesItsNameFree) {
+  const TemporaryFolder folder;
+  const std::string book = write_book(folder);
+  const auto config = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"steps=1", "base_output_directory=" + (folder / "out"), "train_files=[" + book + "]"});
+    return tiny_config(more);
+  };
+  ASSERT_EQ(failure_of(config({"run_name=first"})), "none");
+  const std::string weights = "load_parameters_path=" + (folder / "out/first");
+  EXPECT_EQ(failure_of(config({"run_name=second", weights, "base_num_decoder_layers=1"})), "E404");
+  EXPECT_EQ(failure_of(config({"run_name=second", weights})), "none") << "the corrected command under the same name";
 }
 
 TEST(TrainingT57, NoDataIsSaidBeforeAnythingElse) {
