@@ -15,8 +15,8 @@ namespace {
 int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && (arguments[0] == "layout" || arguments[0] == "gpu"))
     throw Error("E010", "verify {} is not in this version: one CPU, one process", arguments[0]).where("argument 1").hint("nibble verify hf DIR");
-  if (arguments.empty() || arguments[0] != "hf")
-    throw Error("E007", "unknown subcommand 'verify {}'", arguments.empty() ? "" : arguments[0]).where("argument 1").expected("hf", arguments.empty() ? "nothing" : arguments[0]).hint("nibble verify hf DIR");
+  if (arguments.empty()) throw Error("E007", "verify needs a subcommand").expected("hf", "nothing").hint("nibble verify hf DIR");
+  if (arguments[0] != "hf") throw Error("E007", "verify {}: no such subcommand", arguments[0]).where("argument 1").expected("hf", arguments[0]).hint("nibble verify hf DIR");
   if (arguments.size() < 2) throw Error("E204", "verify hf needs a folder with config.json, model.safetensors and golden.safetensors").where("argument 2").hint("nibble verify hf DIR");
   ResolveOptions grammar;
   grammar.command = "verify", grammar.operands = 2;

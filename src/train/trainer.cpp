@@ -87,6 +87,7 @@ class Trainer {
   void require_finite_state(std::string_view when) const;
   std::string newest_checkpoint() const { return saved_step_ >= 0 ? fmt::format("newest checkpoint: step {}", saved_step_) : "no checkpoint was saved"; }
   void evaluate_now();
+  std::vector<int32_t> sample_prompt() const;
   void sample_now();
   void save(std::string_view why);
   int finish();
@@ -134,10 +135,13 @@ bool Trainer::prepare() {
   data_pool_.reset();
   const bool samples = config_.get_int("sample_interval") > 0;
   if (samples && !data_.tokenizer) throw Error("E102", "sample_interval needs a tokenizer, the data are token ids").hint("tokenizer_path=, or sample_interval=0");
+  if (samples) sample_prompt();
   data_.train->check_enough(steps_, rows_);
   if (config_.get_bool("enable_checkpointing")) preflight_run(run_, 0);
   if (options_.dry_run) {
     print_summary(console_, config_, step, plan, data_, schedule_, run_);
+    std::error_code kept;  // folders that only the check of the outputs made
+    fs::remove(run_ / "checkpoints", kept), fs::remove(run_, kept);
     console_.result("dry run: everything checked, nothing trained");
     return false;
   }
@@ -334,12 +338,23 @@ void Trainer::evaluate_now() {
   }
 }
 
-void Trainer::sample_now() {
+// Checked at the start, not at the first sample.
+std::vector<int32_t> Trainer::sample_prompt() const {
   const Tokenizer& t = *data_.tokenizer;
   std::vector<int32_t> prompt;
   if (config_.get_bool("add_bos") && t.bos() >= 0) prompt.push_back(t.bos());
   t.encode(config_.get_string("sample_prompt"), true, prompt);
   if (prompt.empty()) prompt.push_back(std::max(t.eos(), 0));
+  const auto length = static_cast<int64_t>(prompt.size()), most = config_.get_int("max_target_length") - 1;
+  if (length > most)
+    throw Error("E311", "sample_prompt has {} tokens, a row of the run {}", length, most + 1).where("{}", config_.origin("sample_prompt"))
+        .expected(fmt::format("at most {} tokens", most), fmt::format("{}", length)).hint("a shorter sample_prompt, max_target_length={} or more, or sample_interval=0", length + 1);
+  return prompt;
+}
+
+void Trainer::sample_now() {
+  const Tokenizer& t = *data_.tokenizer;
+  const std::vector<int32_t> prompt = sample_prompt();
   GenerateOptions o;
   o.sampling = {config_.get_double("temperature"), config_.get_int("top_k"), config_.get_double("top_p"), config_.get_double("min_p"), config_.get_double("repetition_penalty")};
   o.seed = static_cast<uint32_t>(config_.get_int("seed"));
@@ -399,7 +414,7 @@ int Trainer::finish() {
 void Trainer::print_next_commands() {
   const std::string run = run_.string();
   if (writer_ && data_.tokenizer) console_.line(fmt::format("generate:  nibble generate {} prompt=\"...\"", run));
-  if (writer_) console_.line(fmt::format("continue:  nibble train {} steps={}", (run_ / "config.yml").string(), 2 * steps_));
+  if (writer_) console_.line(fmt::format("continue:  nibble train {} steps={}", (run_ / "config.yml").string(), 2 * std::max<int64_t>(steps_, 1)));
   console_.line(fmt::format("plot:      nibble report {}", run));
 }
 

@@ -79,6 +79,30 @@ TEST(TrainingT57, AStartThatFailedLeavesItsNameFree) {
   EXPECT_EQ(failure_of(config({"run_name=second", weights})), "none") << "the corrected command under the same name";
 }
 
+TEST(TrainingT57, ASamplePromptThatDoesNotFitIsSaidAtTheStart) {
+  const TemporaryFolder folder;
+  const std::string book = write_book(folder);
+  const auto config = [&](const std::string& prompt) {
+    return tiny_config({"steps=1", "run_name=run", "sample_interval=1", "sample_prompt=" + prompt,
+                        "base_output_directory=" + (folder / "out"), "train_files=[" + book + "]"});
+  };
+  EXPECT_EQ(failure_of(config(std::string(5000, 'x') + "y z")), "E311");
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/run"));
+  EXPECT_EQ(failure_of(config("x")), "none");
+}
+
+TEST(TrainingT57, ADryRunLeavesNoFolder) {
+  const TemporaryFolder folder;
+  const Config config = tiny_config({"steps=1", "run_name=run", "base_output_directory=" + (folder / "out"),
+                                     "train_files=[" + write_book(folder) + "]"});
+  TrainOptions options;
+  options.dry_run = true;
+  testing::internal::CaptureStdout(), testing::internal::CaptureStderr();
+  EXPECT_EQ(run_training(config, options), exit_done);
+  testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/run"));
+}
+
 TEST(TrainingT57, NoDataIsSaidBeforeAnythingElse) {
   const TemporaryFolder folder;
   // The default model does not fit most machines: that must not be the first message of `nibble train`.
