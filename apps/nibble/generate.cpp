@@ -12,6 +12,7 @@
 #include "io/config.h"
 #include "io/file.h"
 #include "sample/generate.h"
+#include "train/console.h"
 #include "train/metrics.h"
 #include "train/model_setup.h"
 #include "train/open_model.h"
@@ -60,6 +61,12 @@ void check_out(const Config& c) {
     throw Error("E802", "out={} exists", out).where("{}", c.origin("out")).hint("overwrite=true, or another out");
 }
 
+// A file or a pipe gets the model's text byte for byte, a terminal without what could control it.
+void write_text(std::string_view text, bool terminal) {
+  const std::string shown = terminal ? printable(text) : std::string(text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+}
+
 std::string json_lines(const std::vector<Generated>& all, const std::vector<int32_t>& prompt) {
   std::string lines;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -98,7 +105,8 @@ int run(const std::vector<std::string>& arguments) {
   load_weights(open, program);
   Decoder decoder(program, buckets, context);
   const std::string& out = c.get_string("out");
-  const bool json = c.get_bool("json"), stream = !json && out.empty() && (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? isatty(STDOUT_FILENO) != 0 : c.get_bool("stream"));
+  const bool terminal = isatty(STDOUT_FILENO) != 0, json = c.get_bool("json");
+  const bool stream = !json && out.empty() && (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? terminal : c.get_bool("stream"));
   fmt::print(stderr, "{}: {} prompt tokens, context {}, KV cache {} ({} bytes), recipe float32, seed {}, temperature {}\n", open.source.path.string(), prompt.size(), context,
              bytes_text(cache_bytes(open.model, context)), cache_bytes(open.model, context), base.seed, base.sampling.temperature);
   std::signal(SIGINT, on_interrupt);
@@ -109,10 +117,10 @@ int run(const std::vector<std::string>& arguments) {
     o.sample = static_cast<uint32_t>(i);
     GenerateEvents events;
     events.cancelled = [] { return interrupted != 0; };
-    if (stream) events.text = [](std::string_view delta) { std::fwrite(delta.data(), 1, delta.size(), stdout), std::fflush(stdout); };
+    if (stream) events.text = [terminal](std::string_view delta) { write_text(delta, terminal), std::fflush(stdout); };
     all.push_back(generate(decoder, *open.tokenizer, open.eos(), prompt, open.model.vocab, o, events));
     const Generated& g = all.back();
-    if (!json && out.empty()) fmt::print("{}\n", stream ? "" : g.text), std::fflush(stdout);
+    if (!json && out.empty()) write_text(stream ? "\n" : g.text + "\n", terminal), std::fflush(stdout);
     if (!json && !out.empty()) text += g.text + "\n";
     fmt::print(stderr, "[{} tokens, {}; prompt {:.0f} tokens/s, generation {:.0f} tokens/s]\n", g.ids.size(), name_of(g.reason),
                static_cast<double>(prompt.size()) / g.prompt_seconds, static_cast<double>(g.ids.size()) / g.decode_seconds);

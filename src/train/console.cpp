@@ -89,6 +89,18 @@ void Console::clear() {
   drawn_ = 0;
 }
 
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]), next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;  // U+0080 to U+009F
+    if (c1 || c == 0x7f || (c < 0x20 && c != '\n' && c != '\t')) shown += "\xef\xbf\xbd";
+    else shown += text[i];
+    i += c1;
+  }
+  return shown;
+}
+
 std::string progress_bar(double share, int width) {
   const int full = static_cast<int>(std::clamp(share, 0.0, 1.0) * width + 0.5);
   return "[" + std::string(static_cast<size_t>(full), '#') + std::string(static_cast<size_t>(width - full), '.') + "]";

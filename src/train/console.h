@@ -32,6 +32,10 @@ class Console {
   int log_file_ = -1;
 };
 
+/// UTF-8 text of a model for a terminal: control characters other than tab and line feed become U+FFFD, so that no
+/// sample can move the cursor or change a setting.
+std::string printable(std::string_view text);
+
 /// A bar of `width` characters for a share of [0, 1].
 std::string progress_bar(double share, int width);
 

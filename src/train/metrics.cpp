@@ -32,14 +32,16 @@ Json number(double x) {  // JSON has no nan and inf
   return x;
 }
 
-// Opens for appending after cutting an incomplete last line.
+// Opens for appending after cutting an incomplete last line. A pipe or a device has none.
 int open_log(const std::filesystem::path& file) {
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) throw Error("E803", "cannot write {}: {}", file.string(), std::strerror(errno)).where("{}", file.string()).hint("base_output_directory=, or metrics_file=");
-  off_t end = lseek(fd, 0, SEEK_END);
+  if (!std::filesystem::is_regular_file(file)) return fd;
+  const off_t size = lseek(fd, 0, SEEK_END);
+  off_t end = size;
   char c = '\n';
   while (end > 0 && pread(fd, &c, 1, end - 1) == 1 && c != '\n') --end;
-  if (ftruncate(fd, end) != 0) throw Error("E803", "cannot truncate {}: {}", file.string(), std::strerror(errno)).where("{}", file.string()).hint("another run_name");
+  if (end < size && ftruncate(fd, end) != 0) throw Error("E803", "cannot truncate {}: {}", file.string(), std::strerror(errno)).where("{}", file.string()).hint("another run_name");
   return fd;
 }
 

@@ -361,7 +361,7 @@ void Trainer::sample_now() {
   o.max_new_tokens = std::min<int64_t>(100, decoder_->capacity() - static_cast<int64_t>(prompt.size()));
   const Generated g = generate(*decoder_, t, t.eos() >= 0 ? std::vector<int32_t>{t.eos()} : std::vector<int32_t>{}, prompt, stepper_->config().model.vocab, o, {});
   const std::string text = config_.get_string("sample_prompt") + g.text;
-  console_.line(fmt::format("sample after step {}: {}", progress_.step, text));
+  console_.line(fmt::format("sample after step {}: {}", progress_.step, printable(text)));
   fs::create_directories(run_ / "samples");
   replace_file(run_ / "samples" / fmt::format("{:08}.txt", progress_.step), text + "\n");
   last_completion_ = Clock::now();
