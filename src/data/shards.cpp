@@ -152,7 +152,7 @@ void ShardWriter::finish() {
 }
 
 Shard::Shard(const std::string& path) : file_(path) {
-  const std::string_view bytes = file_.bytes();
+  const std::string_view bytes = file_.text();
   if (static_cast<int64_t>(bytes.size()) < header_bytes)
     throw damaged(path, "truncated header", "at least 64 bytes", fmt::format("{} bytes", bytes.size()));
   Header header;
@@ -188,14 +188,14 @@ Shard::Shard(const std::string& path) : file_(path) {
 
 int64_t Shard::word(int64_t byte) const {
   int64_t value;
-  std::memcpy(&value, file_.bytes().data() + byte, sizeof value);
+  std::memcpy(&value, file_.text().data() + byte, sizeof value);
   return value;
 }
 int64_t Shard::document_begin(int64_t d) const { return word(table_ + 8 * d); }
 int64_t Shard::document_bytes(int64_t d) const { return word(table_ + 8 * (documents_ + 1 + d)); }
 
 std::string_view Shard::id_bytes(int64_t first, int64_t count) const {
-  return file_.bytes().substr(static_cast<size_t>(header_bytes + first * bytes_per_id_),
+  return file_.text().substr(static_cast<size_t>(header_bytes + first * bytes_per_id_),
                               static_cast<size_t>(count * bytes_per_id_));
 }
 
@@ -213,7 +213,7 @@ void Shard::read(int64_t first, std::span<int32_t> out) const {
 }
 
 void Shard::verify() const {
-  const std::string_view area = file_.bytes().substr(header_bytes, static_cast<size_t>(table_ - header_bytes));
+  const std::string_view area = file_.text().substr(header_bytes, static_cast<size_t>(table_ - header_bytes));
   const int64_t stored = table_ + 8 * (2 * documents_ + 1);
   for (int64_t c = 0; c < chunks_; ++c) {
     const uint64_t hash = xxh3(area.substr(static_cast<size_t>(c * chunk_bytes), chunk_bytes));

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "data/input_file.h"
+#include "core/mapped_file.h"
 
 namespace nibble {
 
@@ -62,7 +62,7 @@ class Shard {
 
  private:
   int64_t word(int64_t byte) const;
-  InputFile file_;
+  MappedFile file_;
   int64_t tokens_ = 0, documents_ = 0, source_bytes_ = 0, table_ = 0, chunks_ = 0;
   uint64_t largest_id_ = 0, key_ = 0;
   int bytes_per_id_ = 2;

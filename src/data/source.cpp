@@ -175,17 +175,17 @@ std::vector<std::string> expand_files(const std::vector<std::string>& patterns) 
 }
 
 DataKind kind_of_file(const std::string& path, DataKind wanted) {
-  const InputFile file(path);
-  refuse_foreign(path, file.bytes());
+  const MappedFile file(path);
+  refuse_foreign(path, file.text());
   if (wanted != DataKind::detect) return wanted;
-  if (file.bytes().starts_with("NIBBLTOK") || path.ends_with(".nbt")) return DataKind::tokens;
+  if (file.text().starts_with("NIBBLTOK") || path.ends_with(".nbt")) return DataKind::tokens;
   for (const char* ending : {".jsonl", ".ndjson", ".json"})
     if (path.ends_with(ending)) return DataKind::jsonl;
   return DataKind::text;
 }
 
 TextFile::TextFile(const std::string& path, DataKind kind, const Split& split) : file_(path), kind_(kind) {
-  const std::string_view all = file_.bytes();
+  const std::string_view all = file_.text();
   const size_t begin = check_mark(path, all);
   range_ = all.substr(begin);
   if (split.holdout != Holdout::tail) return;
@@ -198,7 +198,7 @@ TextFile::TextFile(const std::string& path, DataKind kind, const Split& split) :
   range_ = split.part == Part::eval ? all.substr(cut) : all.substr(begin, cut - begin);
 }
 
-int64_t TextFile::line_of(const char* place) const { return 1 + std::count(file_.bytes().data(), place, '\n'); }
+int64_t TextFile::line_of(const char* place) const { return 1 + std::count(file_.text().data(), place, '\n'); }
 
 RecordReader::RecordReader(const TextFile& file, DocumentRule rule)
     : rest_(file.range()),

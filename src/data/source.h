@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/input_file.h"
+#include "core/mapped_file.h"
 
 namespace nibble {
 
@@ -57,14 +57,14 @@ class TextFile {
   TextFile(const std::string& path, DataKind kind, const Split& split);
   const std::string& path() const { return file_.path(); }
   DataKind kind() const { return kind_; }
-  std::string_view bytes() const { return file_.bytes(); }  // the whole file
+  std::string_view bytes() const { return file_.text(); }  // the whole file
   std::string_view range() const { return range_; }         // what is read
   /// Byte offset and line (from 1) of a place in bytes().
-  int64_t offset_of(const char* place) const { return place - file_.bytes().data(); }
+  int64_t offset_of(const char* place) const { return place - file_.text().data(); }
   int64_t line_of(const char* place) const;
 
  private:
-  InputFile file_;
+  MappedFile file_;
   DataKind kind_;
   std::string_view range_;
 };

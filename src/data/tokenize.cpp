@@ -145,10 +145,10 @@ json options_json(const TextEncoder& encoder, const TokenizeOptions& options) {
 json sources_json(const std::vector<std::string>& files) {
   json list = json::array();
   for (const std::string& path : files) {
-    const InputFile file(path);
+    const MappedFile file(path);
     list.push_back({{"name", fs::path(path).filename().string()},
-                    {"bytes", file.bytes().size()},
-                    {"XXH3-64", hex16(xxh3(file.bytes()))}});
+                    {"bytes", file.text().size()},
+                    {"XXH3-64", hex16(xxh3(file.text()))}});
   }
   return list;
 }
@@ -327,8 +327,8 @@ uint64_t token_folder_key(const std::vector<std::string>& files, const TextEncod
 
 std::optional<TokenFolder> open_token_folder(const std::string& folder, std::optional<uint64_t> key) {
   try {
-    const InputFile meta(folder + "/meta.json");
-    const json j = json::parse(meta.bytes());
+    const MappedFile meta(folder + "/meta.json");
+    const json j = json::parse(meta.text());
     TokenFolder result;
     result.folder = folder;
     result.key = std::stoull(j.at("key").get<std::string>(), nullptr, 16);

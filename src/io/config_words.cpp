@@ -87,7 +87,7 @@ void ConfigBuilder::read_operand(const std::string& word, size_t place) {
     } catch (const Error& e) {
       errors.push_back(e);
     }
-  } else if (fs::exists(word, error)) {
+  } else if (fs::exists(word, error) || word.find_first_of("*?[") != word.npos) {  // a glob is expanded with the data
     data_files_.push_back(word);
   } else {
     const auto near = nearest(with_underscores(word), key_names(), 1);
@@ -96,7 +96,8 @@ void ConfigBuilder::read_operand(const std::string& word, size_t place) {
     e.expected_text = "key=value, a configuration (.yml) or an existing file";
     e.got_text = word;
     e.hint_text =
-        near.empty() ? fmt::format("{}={}", options.files_key, word) : fmt::format("did you mean {}=...?", near[0]);
+        near.empty() ? (options.command == "generate" ? fmt::format("prompt=\"{}\"", word) : "check the path, or write key=value")
+                     : fmt::format("did you mean {}=...?", near[0]);
     errors.push_back(e);
   }
 }

@@ -81,39 +81,6 @@ int64_t FaultInjection::disarm() {
   return calls_seen;
 }
 
-MappedFile::MappedFile(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw Error("E202", "cannot read {}: {}", path.string(), reason(errno));
-  struct stat s {};
-  if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
-    ::close(fd);
-    throw Error("E202", "cannot read {}: not a regular file", path.string());
-  }
-  size_ = s.st_size;
-  if (size_ > 0) {
-    void* map = ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, fd, 0);
-    const int error_number = errno;
-    ::close(fd);
-    if (map == MAP_FAILED) throw Error("E202", "cannot map {}: {}", path.string(), reason(error_number));
-    data_ = static_cast<const std::byte*>(map);
-  } else {
-    ::close(fd);
-  }
-}
-
-MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_));
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
 std::string read_file(const fs::path& path) { return std::string(MappedFile(path).text()); }
 
 struct FileWriter::Hasher {

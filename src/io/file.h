@@ -9,25 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/mapped_file.h"
+
 namespace nibble {
-
-/// A read-only memory map of a whole regular file. Movable, not copyable.
-class MappedFile {
- public:
-  MappedFile() = default;
-  /// Errors: E202 if the file cannot be opened or mapped, or is no regular file.
-  explicit MappedFile(const std::filesystem::path& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  const std::byte* data() const { return data_; }
-  int64_t size() const { return size_; }
-  std::string_view text() const { return {reinterpret_cast<const char*>(data_), static_cast<size_t>(size_)}; }
-
- private:
-  const std::byte* data_ = nullptr;
-  int64_t size_ = 0;
-};
 
 /// The bytes of a file. Errors: E202.
 std::string read_file(const std::filesystem::path& path);

@@ -164,7 +164,7 @@ constexpr Key memory_rows[] = {
 };
 
 constexpr Key logging_rows[] = {
-    {"log_period", integer, "100", "", ">=1", every, o, "steps between flushes of the event files"},
+    {"log_period", integer, "100", "", ">=1", no_effect, o, "steps between flushes of the event files"},
     {"log_config", boolean, "false", "true", "", every, o, "print the whole configuration at the start"},
     {"log_extra_fields", boolean, "true", "", "", every, o, "gradient norm, rate, mfu, memory and remaining time on the step line"},
     {"enable_tensorboard", boolean, "false", "true", "", only_default, o, "write TensorBoard event files"},
@@ -189,7 +189,7 @@ constexpr Key command_rows[] = {
     {"min_frequency", integer, "2", "", ">=1", every, o, "data train-tokenizer: a merge below this count ends the training"},
     {"format", choice, "hf", "", "hf|nvfp4|modelopt|compressed_tensors|gguf", "hf", o, "ckpt export: what to write"},
     {"resize_vocab", boolean, "false", "", "", only_default, o, "ckpt import: fit the embedding to vocab_size"},
-    {"check", boolean, "true", "", "", every, o, "ckpt: compare checksums while reading"},
+    {"check", boolean, "true", "", "", only_default, o, "ckpt: compare checksums while reading"},
     {"overwrite", boolean, "false", "", "", every, o, "write into a folder that is not empty"},
     {"meshes", list, "[]", "", "", only_default, o, "verify layout: meshes to compare"},
     {"ranks", integer, "4", "", ">=1", only_default, o, "verify layout: ranks"},

@@ -57,8 +57,8 @@ class Preparation {
 
  private:
   uint64_t hash_of(const std::string& file) const {
-    const InputFile in(file);
-    return xxh3(in.bytes());
+    const MappedFile in(file);
+    return xxh3(in.text());
   }
 
   TrainingData synthetic() {

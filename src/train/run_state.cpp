@@ -50,13 +50,16 @@ std::string data_change(const CheckpointInfo::DataFile& old, const std::vector<C
 
 }  // namespace
 
-Start choose_start(const Config& config, const fs::path& run) {
+Start choose_start(const Config& config, const fs::path& run, bool check_bytes) {
   Start start;
   const std::string &full = config.get_string("load_full_state_path"), &parameters = config.get_string("load_parameters_path");
   const std::vector<CheckpointEntry> list = list_checkpoints(run);
   for (auto entry = list.rbegin(); entry != list.rend(); ++entry) {
-    if (!entry->valid()) {
-      start.notices.push_back(fmt::format("checkpoint {} is not valid ({}): an older one is used, nothing is deleted", entry->path.string(), entry->problem));
+    std::string problem = entry->problem;
+    if (problem.empty() && check_bytes)
+      if (const std::vector<Error> damage = Checkpoint(entry->path).verify(); !damage.empty()) problem = damage[0].what_text;
+    if (!problem.empty()) {
+      start.notices.push_back(fmt::format("checkpoint {} is not valid ({}): an older one is used, nothing is deleted", entry->path.string(), problem));
       continue;
     }
     start.kind = Start::resume, start.source.path = entry->path;
@@ -64,6 +67,8 @@ Start choose_start(const Config& config, const fs::path& run) {
       if (!unused->empty()) start.notices.push_back(fmt::format("{} is not used: the run has a checkpoint of its own", *unused));
     return start;
   }
+  if (!list.empty())
+    throw Error("E402", "no checkpoint of {} is valid", run.string()).where("{}", joined(start.notices, "; ")).hint("a good copy of one of them, or another run_name");
   check_folder(config, run);
   if (!full.empty()) {
     const ModelSource source = resolve_model(full);

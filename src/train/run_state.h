@@ -30,7 +30,9 @@ struct Start {
   std::vector<std::string> notices;
 };
 /// Errors: E802 a folder of another configuration without a checkpoint; E204.
-Start choose_start(const Config& config, const std::filesystem::path& run);
+/// An own checkpoint that is not valid is named in a notice and passed over, never deleted; E402 if none is left.
+/// check_bytes: all checksums count, not only sizes.
+Start choose_start(const Config& config, const std::filesystem::path& run, bool check_bytes);
 
 /// Checks a checkpoint against the run: E110 another architecture, E103 trained beyond `steps`, E310 changed data.
 /// Returns one notice listing the other keys that changed, or none.

@@ -78,7 +78,6 @@ class Trainer {
   bool prepare();
   void open_run();
   void start_state();
-  Progress restore_or_explain();
   void loop();
   void one_step();
   void after_step();
@@ -129,7 +128,7 @@ bool Trainer::prepare() {
   step_flops_ = maxtext_flops(step.model, step.microbatch.rows, step.microbatch.length, step.accumulation).total();
   ProgramPlan plan = plan_run(config_, threads, target);
   check_fits(config_, plan);
-  choose_start(config_, run_);  // for its errors, before any work; again under the lock
+  choose_start(config_, run_, false);  // for its errors, before any work; again under the lock
   data_pool_.emplace(threads);
   data_ = prepare_data({config_, run_, run_ / "cache", *data_pool_, [this] { poll(); }});
   data_pool_.reset();
@@ -166,19 +165,8 @@ void Trainer::open_run() {
   if (problem) throw Error("E803", "cannot create the run folder {}: {}", run_.string(), problem.message()).where("base_output_directory").hint("another base_output_directory");
   lock_ = std::make_unique<RunLock>(run_);
   clean_run(run_);
-  start_ = choose_start(config_, run_);
+  start_ = choose_start(config_, run_, true);
   metrics_ = std::make_unique<MetricsLog>(run_ / "metrics.jsonl", config_.get_string("metrics_file"), config_.get_string("run_name"));
-}
-
-// A damaged newest checkpoint stays where it is: only the user knows whether a copy of it is good.
-Progress Trainer::restore_or_explain() {
-  try {
-    return restore(start_, *stepper_, folds_scores(config_));
-  } catch (Error& e) {
-    if (start_.kind == Start::resume && e.id == "E402")
-      e.hint_text = fmt::format("mv {} {}.damaged; the same command then resumes from the checkpoint before it", start_.source.path.string(), (run_ / start_.source.path.filename()).string());
-    throw;
-  }
 }
 
 void Trainer::start_state() {
@@ -187,7 +175,7 @@ void Trainer::start_state() {
   const std::optional<std::string> changed = has_state ? check_resume(Checkpoint(start_.source.path).info(), config_, data_) : std::nullopt;
   if (has_state) {
     if (changed) console_.notice(*changed);
-    progress_ = restore_or_explain();
+    progress_ = restore(start_, *stepper_, folds_scores(config_));
     saved_step_ = start_.kind == Start::resume ? progress_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", start_.source.path.string(), progress_.step));
     metrics_->event(progress_.step, "resume", start_.source.path.filename().string() + (changed ? "; " + *changed : ""));
