@@ -46,11 +46,11 @@ void ConfigBuilder::check_refusals() {
                          .expected(fmt::format("{}={}", key.name, has), value)
                          .hint("{}={}", key.name, value_yaml(default_value(i))));
   }
-  const std::string& run = result.config.get_string("run_name");
-  if (run.find('/') != run.npos || run == "." || run == "..")
-    errors.push_back(Error("E002", "run_name={} is no name of a folder", run)
+  const std::string& folder = result.config.get_string("run_name");
+  if (folder.find('/') != folder.npos || folder == "." || folder == "..")
+    errors.push_back(Error("E002", "run_name={} is no name of a folder", folder)
                          .where("{}", result.config.origin("run_name"))
-                         .expected("a name without /", run)
+                         .expected("a name without /", folder)
                          .hint("base_output_directory= says where run folders lie"));
   const auto mlp = result.config.get_list("mlp_activations");
   if (works_now(*find_key("mlp_activations"), at("mlp_activations").value) &&
