@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 /// Trained once for all tests of this file, which only read it.
 const Workplace& trained() {
   static const Workplace place;
-  static const Ended r = place(place.train({"steps=60", "run_name=run", "eval_fraction=0.1", "eval_holdout=tail", "checkpoint_period=30", "sample_interval=20"}));
+  static const Ended r = place(place.train({"steps=60", "run_name=run", "eval_fraction=0.1", "eval_holdout=tail",
+                                            "checkpoint_period=30", "sample_interval=20"}));
   EXPECT_EQ(r.exit, 0) << r.err;
   return place;
 }
@@ -36,8 +37,11 @@ TEST(TrainingT40, EvalEqualsTheEvaluationOfTheRun) {
     EXPECT_EQ(got["bits_per_byte"], want["eval/bits_per_byte"]);
   }
   const Ended line = place({"eval", run_folder});
-  EXPECT_NE(line.out.find(fmt::format("loss={:.3f}", want["eval/avg_loss"].get<double>())), std::string::npos) << line.out;
-  EXPECT_NE(line.out.find(fmt::format("bits_per_byte={:.4f}", want["eval/bits_per_byte"].get<double>())), std::string::npos) << line.out;
+  EXPECT_NE(line.out.find(fmt::format("loss={:.3f}", want["eval/avg_loss"].get<double>())), std::string::npos)
+      << line.out;
+  EXPECT_NE(line.out.find(fmt::format("bits_per_byte={:.4f}", want["eval/bits_per_byte"].get<double>())),
+            std::string::npos)
+      << line.out;
   EXPECT_EQ(place({"eval", run_folder, "threads=2"}).out, line.out);
 }
 
@@ -62,7 +66,9 @@ TEST(GenerationG8, SameTextForAnyNumberOfThreads) {
     const Ended one = place({"generate", run_folder, "prompt=line ", temperature, "max_new_tokens=20", "threads=1"});
     ASSERT_EQ(one.exit, 0) << one.err;
     EXPECT_FALSE(one.out.empty());
-    for (const char* threads : {"threads=1", "threads=2"}) EXPECT_EQ(place({"generate", run_folder, "prompt=line ", temperature, "max_new_tokens=20", threads}).out, one.out);
+    for (const char* threads : {"threads=1", "threads=2"})
+      EXPECT_EQ(place({"generate", run_folder, "prompt=line ", temperature, "max_new_tokens=20", threads}).out,
+                one.out);
   }
 }
 
@@ -74,7 +80,8 @@ TEST(GenerationG8, SamplesAndSeedsDiffer) {
     const Ended r = place(words);
     EXPECT_EQ(r.exit, 0) << r.err;
     size_t begin = 0;
-    for (size_t end; (end = r.out.find('\n', begin)) != std::string::npos; begin = end + 1) list.push_back(Json::parse(r.out.substr(begin, end - begin))["text"]);
+    for (size_t end; (end = r.out.find('\n', begin)) != std::string::npos; begin = end + 1)
+      list.push_back(Json::parse(r.out.substr(begin, end - begin))["text"]);
     return list;
   };
   const auto three = texts({"-n", "3"});
@@ -92,11 +99,16 @@ TEST(GenerationG9, OptionsOfOneText) {
   const Workplace& place = trained();
   std::ofstream(fs::temp_directory_path() / "nibble-prompt.txt") << "line ";
   const Ended plain = place({"generate", run_folder, "prompt=line ", "temperature=0", "max_new_tokens=12"});
-  EXPECT_EQ(place({"generate", run_folder, "prompt_file=" + (fs::temp_directory_path() / "nibble-prompt.txt").string(), "temperature=0", "max_new_tokens=12"}).out, plain.out);
+  EXPECT_EQ(place({"generate", run_folder, "prompt_file=" + (fs::temp_directory_path() / "nibble-prompt.txt").string(),
+                   "temperature=0", "max_new_tokens=12"})
+                .out,
+            plain.out);
   fs::remove(fs::temp_directory_path() / "nibble-prompt.txt");
-  const Ended checkpoint = place({"generate", run_folder + "/checkpoints/00000060", "prompt=line ", "temperature=0", "max_new_tokens=12"});
+  const Ended checkpoint =
+      place({"generate", run_folder + "/checkpoints/00000060", "prompt=line ", "temperature=0", "max_new_tokens=12"});
   EXPECT_EQ(checkpoint.out, plain.out);  // a run is its newest checkpoint
-  const Json j = Json::parse(place({"generate", run_folder, "prompt=line ", "temperature=0", "max_new_tokens=12", "--json"}).out);
+  const Json j =
+      Json::parse(place({"generate", run_folder, "prompt=line ", "temperature=0", "max_new_tokens=12", "--json"}).out);
   EXPECT_EQ(j["prompt_tokens"], 6);  // BOS and five bytes
   EXPECT_EQ(j["text"].get<std::string>() + "\n", plain.out);
 }
@@ -163,7 +175,8 @@ TEST(TrainingT61, ConfigOfARun) {
 }
 
 TEST(TrainingT61, SamplesOfARun) {
-  for (const char* step : {"20", "40", "60"}) EXPECT_FALSE(trained().content(run_folder + "/samples/000000" + step + ".txt").empty());
+  for (const char* step : {"20", "40", "60"})
+    EXPECT_FALSE(trained().content(run_folder + "/samples/000000" + step + ".txt").empty());
 }
 
 // ---- help ----
@@ -183,18 +196,24 @@ TEST(TrainingT61, EveryCommandHasHelp) {
     const Ended r = place({"help", c});
     EXPECT_EQ(r.exit, 0) << c;
     EXPECT_EQ(r.err, "") << c;
-    for (const char* part : {"NAME\n", "SYNOPSIS\n", "DESCRIPTION\n", "EXIT STATUS\n", "EXAMPLES\n"}) EXPECT_NE(r.out.find(part), std::string::npos) << c << " lacks " << part;
+    for (const char* part : {"NAME\n", "SYNOPSIS\n", "DESCRIPTION\n", "EXIT STATUS\n", "EXAMPLES\n"})
+      EXPECT_NE(r.out.find(part), std::string::npos) << c << " lacks " << part;
     EXPECT_NE(r.out.find("nibble " + c), std::string::npos);
     EXPECT_EQ(place({c, "--help"}).out, r.out) << c;
     EXPECT_EQ(place({c, "-h"}).out, r.out) << c;
   }
   for (const auto& [command, keys] : std::map<std::string, std::vector<std::string>>{
-           {"train", {"model_name", "steps", "train_files", "eval_files", "checkpoint_period", "run_name", "--quiet", "--dry-run", "--log-file"}},
+           {"train",
+            {"model_name", "steps", "train_files", "eval_files", "checkpoint_period", "run_name", "--quiet",
+             "--dry-run", "--log-file"}},
            {"eval", {"eval_per_device_batch_size", "eval_steps", "max_target_length", "threads", "json"}},
-           {"generate", {"prompt", "prompt_file", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "max_new_tokens", "stop", "n_ctx", "json"}},
+           {"generate",
+            {"prompt", "prompt_file", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed",
+             "max_new_tokens", "stop", "n_ctx", "json"}},
            {"plan", {"memory_limit", "--layers", "--json"}},
            {"report", {"out=FILE", "--json"}}})
-    for (const std::string& key : keys) EXPECT_NE(place({"help", command}).out.find(key), std::string::npos) << command << " " << key;
+    for (const std::string& key : keys)
+      EXPECT_NE(place({"help", command}).out.find(key), std::string::npos) << command << " " << key;
   EXPECT_TRUE(place({"--version"}).out.starts_with("nibble "));
 }
 
@@ -202,12 +221,15 @@ TEST(TrainingT61, EveryCommandHasHelp) {
 
 void expect_no_escape(const Ended& r, const std::string& what) {
   for (const std::string* text : {&r.out, &r.err})
-    for (const char c : *text) ASSERT_TRUE(c == '\n' || c == '\t' || static_cast<unsigned char>(c) >= 0x20) << what << ": control byte " << static_cast<int>(c);
+    for (const char c : *text)
+      ASSERT_TRUE(c == '\n' || c == '\t' || static_cast<unsigned char>(c) >= 0x20)
+          << what << ": control byte " << static_cast<int>(c);
 }
 
 // The model is hardly trained: its samples hold every byte there is.
 std::vector<std::vector<std::string>> printing_commands(const Workplace& place, const std::string& name) {
-  return {place.train({"steps=8", "run_name=" + name, "sample_interval=1", "eval_fraction=0.1", "eval_holdout=tail", "eval_interval=2"}),
+  return {place.train({"steps=8", "run_name=" + name, "sample_interval=1", "eval_fraction=0.1", "eval_holdout=tail",
+                       "eval_interval=2"}),
           {"generate", "nibble_output/" + name, "prompt=line", "max_new_tokens=20"},
           {"eval", "nibble_output/" + name},
           {"report", "nibble_output/" + name},
@@ -223,16 +245,19 @@ TEST(TrainingT60, WithoutATerminalNoControlBytes) {
   const Workplace place;
   for (const auto& words : printing_commands(place, "plain")) {
     if (words[0] == "generate") continue;  // its output is the model's text, byte for byte
-    expect_no_escape(Running(words, {.folder = place.path(), .environment = {{"TERM", "xterm-256color"}}}).finish(), words[0]);
+    expect_no_escape(Running(words, {.folder = place.path(), .environment = {{"TERM", "xterm-256color"}}}).finish(),
+                     words[0]);
   }
 }
 
 TEST(TrainingT60, NoColorAndDumbTerminals) {
   const Workplace place;
-  const std::vector<std::map<std::string, std::string>> environments = {{{"TERM", "xterm-256color"}, {"NO_COLOR", "1"}}, {{"TERM", "dumb"}}, {}};
+  const std::vector<std::map<std::string, std::string>> environments = {
+      {{"TERM", "xterm-256color"}, {"NO_COLOR", "1"}}, {{"TERM", "dumb"}}, {}};
   for (size_t i = 0; i < environments.size(); ++i)
     for (const auto& words : printing_commands(place, "e" + std::to_string(i))) {
-      const Ended r = Running(words, {.folder = place.path(), .environment = environments[i], .terminal = true}).finish();
+      const Ended r =
+          Running(words, {.folder = place.path(), .environment = environments[i], .terminal = true}).finish();
       EXPECT_EQ(r.out.find('\x1b'), std::string::npos) << words[0] << " environment " << i;
       EXPECT_EQ(r.out.find("\rstep "), std::string::npos) << words[0] << ": a status line on a dumb terminal";
     }
@@ -240,8 +265,10 @@ TEST(TrainingT60, NoColorAndDumbTerminals) {
 
 TEST(TrainingT60, StepLinesStayWholeOnATerminal) {
   const Workplace place;
-  const Ended r = Running(place.train({"steps=300", "run_name=run", "sample_interval=50", "eval_fraction=0.1", "eval_holdout=tail", "eval_interval=100", "eval_steps=5"}),
-                          {.folder = place.path(), .environment = {{"TERM", "xterm-256color"}}, .terminal = true}).finish();
+  const Ended r = Running(place.train({"steps=300", "run_name=run", "sample_interval=50", "eval_fraction=0.1",
+                                       "eval_holdout=tail", "eval_interval=100", "eval_steps=5"}),
+                          {.folder = place.path(), .environment = {{"TERM", "xterm-256color"}}, .terminal = true})
+                      .finish();
   EXPECT_EQ(r.exit, 0) << r.out;
   EXPECT_EQ(r.out.find('\x1b'), std::string::npos);
   EXPECT_NE(r.out.find("step 1/300 ["), std::string::npos);  // there is a status line
@@ -249,8 +276,10 @@ TEST(TrainingT60, StepLinesStayWholeOnATerminal) {
   std::vector<std::string> screen(1);
   size_t column = 0;
   for (const char c : r.out) {
-    if (c == '\n') screen.emplace_back(), column = 0;
-    else if (c == '\r') column = 0;
+    if (c == '\n')
+      screen.emplace_back(), column = 0;
+    else if (c == '\r')
+      column = 0;
     else {
       std::string& line = screen.back();
       if (column >= line.size()) line.resize(column + 1, ' ');
@@ -258,8 +287,10 @@ TEST(TrainingT60, StepLinesStayWholeOnATerminal) {
     }
   }
   int64_t steps = 0;
-  const std::regex whole("completed step: \\d+, seconds: [\\d.]+, TFLOP/s/device: [\\d.]+, Tokens/s/device: [\\d.]+, total_weights: \\d+, loss: [\\d.]+, lm_loss: [\\d.]+, "
-                         "perplexity: [\\d.]+, grad_norm: [\\d.]+, lr: [-+\\d.e]+, mfu: n/a, mem: [\\d.]+MiB, eta: [\\dhms]+ *");
+  const std::regex whole(
+      "completed step: \\d+, seconds: [\\d.]+, TFLOP/s/device: [\\d.]+, Tokens/s/device: [\\d.]+, total_weights: \\d+, "
+      "loss: [\\d.]+, lm_loss: [\\d.]+, "
+      "perplexity: [\\d.]+, grad_norm: [\\d.]+, lr: [-+\\d.e]+, mfu: n/a, mem: [\\d.]+MiB, eta: [\\dhms]+ *");
   for (const std::string& line : screen) {
     if (line.find("completed step:") == std::string::npos) continue;
     EXPECT_TRUE(std::regex_match(line, whole)) << line;

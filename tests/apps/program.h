@@ -31,11 +31,11 @@ struct Ended {
 class Running {
  public:
   struct Options {
-    std::string folder = ".";                       // working directory
+    std::string folder = ".";  // working directory
     std::map<std::string, std::string> environment = {};
-    bool terminal = false;                          // stdout and stderr are one pseudo-terminal, read as out
-    bool unread = false;                            // nobody reads stdout and stderr
-    bool no_streams = false;                        // stdin, stdout and stderr are no open files at all
+    bool terminal = false;    // stdout and stderr are one pseudo-terminal, read as out
+    bool unread = false;      // nobody reads stdout and stderr
+    bool no_streams = false;  // stdin, stdout and stderr are no open files at all
   };
   Running(const std::vector<std::string>& arguments, const Options& options) {
     std::vector<std::string> environment = environment_of(options);
@@ -56,7 +56,8 @@ class Running {
       pid_ = ::fork();
     }
     if (pid_ == 0) {
-      for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}) ::signal(s, SIG_DFL);  // whatever started the tests
+      for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE})
+        ::signal(s, SIG_DFL);  // whatever started the tests
       if (!options.terminal) ::dup2(out[1], 1), ::dup2(err[1], 2);
       if (options.no_streams) ::close(0), ::close(1), ::close(2);
       if (::chdir(options.folder.c_str()) == 0) ::execve(argv[0], argv.data(), envp.data());
@@ -96,7 +97,8 @@ class Running {
     std::vector<std::string> list;
     for (char** e = environ; *e != nullptr; ++e) {
       const std::string name(*e, std::strcspn(*e, "="));
-      if (name != "TERM" && name != "NO_COLOR" && !name.starts_with("M_") && !options.environment.contains(name)) list.emplace_back(*e);
+      if (name != "TERM" && name != "NO_COLOR" && !name.starts_with("M_") && !options.environment.contains(name))
+        list.emplace_back(*e);
     }
     for (const auto& [name, value] : options.environment) list.push_back(name + "=" + value);
     return list;
@@ -117,7 +119,8 @@ class Running {
   void wait() {
     if (pid_ <= 0) return;
     int status = 0;
-    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
     outcome_.exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     pid_ = -1;
   }
@@ -126,7 +129,9 @@ class Running {
   Ended outcome_;
 };
 
-inline Ended nibble_in(const std::string& folder, const std::vector<std::string>& arguments) { return Running(arguments, {.folder = folder}).finish(); }
+inline Ended nibble_in(const std::string& folder, const std::vector<std::string>& arguments) {
+  return Running(arguments, {.folder = folder}).finish();
+}
 
 /// A folder with a text, book.txt, and a configuration, tiny.yml, of a model of 35,000 weights.
 class Workplace {
@@ -135,10 +140,13 @@ class Workplace {
     std::string name = (std::filesystem::temp_directory_path() / "nibble-test-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
     std::ofstream book(*this / "book.txt");
-    for (int i = 1; i <= 400; ++i) book << "line " << i << " of the little book about the number " << i * 7 % 13 << " and its friends\n";
-    std::ofstream(*this / "tiny.yml") << "model_name: default\noverride_model_config: true\nbase_emb_dim: 32\nbase_mlp_dim: 64\nbase_num_query_heads: 2\n"
-                                         "base_num_kv_heads: 1\nhead_dim: 16\nbase_num_decoder_layers: 2\nvocab_size: 260\ntokenizer_type: byte\n"
-                                         "max_target_length: 32\nper_device_batch_size: 2\nlearning_rate: 1e-2\nthreads: 1\n";
+    for (int i = 1; i <= 400; ++i)
+      book << "line " << i << " of the little book about the number " << i * 7 % 13 << " and its friends\n";
+    std::ofstream(*this / "tiny.yml")
+        << "model_name: default\noverride_model_config: true\nbase_emb_dim: 32\nbase_mlp_dim: "
+           "64\nbase_num_query_heads: 2\n"
+           "base_num_kv_heads: 1\nhead_dim: 16\nbase_num_decoder_layers: 2\nvocab_size: 260\ntokenizer_type: byte\n"
+           "max_target_length: 32\nper_device_batch_size: 2\nlearning_rate: 1e-2\nthreads: 1\n";
   }
   ~Workplace() {
     std::error_code ignored;

@@ -6,7 +6,8 @@
 namespace nibble {
 namespace {
 
-const std::vector<std::string> run_200 = {"steps=200", "run_name=run", "eval_fraction=0.05", "eval_holdout=tail", "eval_interval=70"};
+const std::vector<std::string> run_200 = {"steps=200", "run_name=run", "eval_fraction=0.05", "eval_holdout=tail",
+                                          "eval_interval=70"};
 
 std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -21,7 +22,8 @@ struct Whole {
   Whole() {
     const Ended r = place(place.train(run_200));
     EXPECT_EQ(r.exit, 0) << r.err;
-    metrics = metrics_of(place / "nibble_output/run"), checkpoint = checkpoint_bytes(place / "nibble_output/run/checkpoints/00000200");
+    metrics = metrics_of(place / "nibble_output/run"),
+    checkpoint = checkpoint_bytes(place / "nibble_output/run/checkpoints/00000200");
     EXPECT_EQ(metrics.size(), 203u);
   }
 };
@@ -32,7 +34,8 @@ const Whole& whole() {
 
 int64_t newest_step(const std::string& run) {
   int64_t newest = -1;
-  for (const auto& e : std::filesystem::directory_iterator(run + "/checkpoints")) newest = std::max<int64_t>(newest, std::stoll(e.path().filename().string()));
+  for (const auto& e : std::filesystem::directory_iterator(run + "/checkpoints"))
+    newest = std::max<int64_t>(newest, std::stoll(e.path().filename().string()));
   return newest;
 }
 
@@ -47,7 +50,9 @@ void expect_resumes_to_the_same(const Workplace& place) {
 // The run is blocked by its full stdout at most some twenty steps after the line that was waited for: the signal always
 // comes in the middle.
 TEST(TrainingT55, StopSignalsSaveAndResume) {
-  for (const auto& [signal, line] : {std::pair(SIGTERM, "completed step: 3,"), std::pair(SIGUSR1, "completed step: 69,"), std::pair(SIGHUP, "running loss"), std::pair(SIGTERM, "global batch")}) {
+  for (const auto& [signal, line] :
+       {std::pair(SIGTERM, "completed step: 3,"), std::pair(SIGUSR1, "completed step: 69,"),
+        std::pair(SIGHUP, "running loss"), std::pair(SIGTERM, "global batch")}) {
     const Workplace place;
     Running p(place.train(run_200), {.folder = place.path()});
     ASSERT_TRUE(p.read_out_until(line)) << line;
@@ -119,7 +124,8 @@ TEST(TrainingT56, Usr2SavesAndGoesOn) {
 TEST(TrainingT56, AStdoutThatNobodyReadsOnlySilences) {
   for (const bool no_streams : {false, true}) {
     const Workplace place;
-    const Ended r = Running(place.train(run_200), {.folder = place.path(), .unread = true, .no_streams = no_streams}).finish();
+    const Ended r =
+        Running(place.train(run_200), {.folder = place.path(), .unread = true, .no_streams = no_streams}).finish();
     EXPECT_EQ(r.exit, 0);
     EXPECT_EQ(metrics_of(place / "nibble_output/run"), whole().metrics);
     EXPECT_TRUE(checkpoint_bytes(place / "nibble_output/run/checkpoints/00000200") == whole().checkpoint);
@@ -128,7 +134,11 @@ TEST(TrainingT56, AStdoutThatNobodyReadsOnlySilences) {
 
 TEST(TrainingT56, AClosedStdoutEndsPrintCommandsQuietly) {
   const Workplace place;
-  for (const auto& words : std::vector<std::vector<std::string>>{{"help", "train"}, {"config"}, {"config", "keys"}, {"plan", "model_name=nibble-1m", "dataset_type=synthetic"}}) {
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"help", "train"},
+                                             {"config"},
+                                             {"config", "keys"},
+                                             {"plan", "model_name=nibble-1m", "dataset_type=synthetic"}}) {
     EXPECT_EQ(Running(words, {.folder = place.path(), .unread = true}).finish().exit, 0) << words[0];
   }
 }

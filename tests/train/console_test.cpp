@@ -9,8 +9,11 @@ namespace {
 TEST(TrainingT60, TextOfAModelCannotControlATerminal) {
   EXPECT_EQ(printable("two\nlines\tand caf\xc3\xa9 \xe2\x82\xac"), "two\nlines\tand caf\xc3\xa9 \xe2\x82\xac");
   EXPECT_EQ(printable("\x1b[31m\r\x7f"), "\xef\xbf\xbd[31m\xef\xbf\xbd\xef\xbf\xbd");
-  EXPECT_EQ(printable("\xc2\x9b" "2J"), "\xef\xbf\xbd" "2J");  // CSI in one character
-  EXPECT_EQ(printable("\xc2\xa0\xc2"), "\xc2\xa0\xc2");        // no-break space, and a cut character
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J"),
+            "\xef\xbf\xbd"
+            "2J");                                       // CSI in one character
+  EXPECT_EQ(printable("\xc2\xa0\xc2"), "\xc2\xa0\xc2");  // no-break space, and a cut character
   EXPECT_EQ(printable(std::string(1, '\0')), "\xef\xbf\xbd");
 }
 

@@ -33,15 +33,20 @@ TEST(TrainingT11, InitialWeightsEqualStoredHashes) {
                         {"nibble-10m", packaged_model("nibble-10m"), "35921199fc65ee6a"},
                         {"tiny, untied", tiny_model(), "1cf6bec6f9f5309c"}};
   for (const Case& c : cases)
-    for (const CpuTarget target : cpu_targets()) EXPECT_EQ(initial_hash(c.model, 2, target), c.want) << c.name << " " << name_of(target);
+    for (const CpuTarget target : cpu_targets())
+      EXPECT_EQ(initial_hash(c.model, 2, target), c.want) << c.name << " " << name_of(target);
 }
 
 TEST(TrainingT11, ThreadsChangeNothing) {
   const LlamaConfig model = packaged_model("nibble-1m");
-  for (const int threads : {1, 3}) EXPECT_EQ(initial_hash(model, threads, cpu_targets().back()), initial_hash(model, 2, cpu_targets().back())) << threads;
+  for (const int threads : {1, 3})
+    EXPECT_EQ(initial_hash(model, threads, cpu_targets().back()), initial_hash(model, 2, cpu_targets().back()))
+        << threads;
 }
 
-TEST(TrainingT11, SeedsDiffer) { EXPECT_NE(initial_hash(tiny_model(), 1, CpuTarget::ref, 0), initial_hash(tiny_model(), 1, CpuTarget::ref, 1)); }
+TEST(TrainingT11, SeedsDiffer) {
+  EXPECT_NE(initial_hash(tiny_model(), 1, CpuTarget::ref, 0), initial_hash(tiny_model(), 1, CpuTarget::ref, 1));
+}
 
 }  // namespace
 }  // namespace nibble

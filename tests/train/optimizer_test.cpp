@@ -16,7 +16,8 @@ const GradientStates gradients = {{"table", {"table", "table#1"}}, {"norm", {"no
 const std::vector<bool> decayed = {true, false, true};
 
 float draw(uint32_t seed, int64_t i) {  // in (-1, 1)
-  return static_cast<float>(static_cast<int32_t>(philox4x32({static_cast<uint32_t>(i), 0, 0, 0x1f9}, seed, 9)[0])) * 0x1p-31f;
+  return static_cast<float>(static_cast<int32_t>(philox4x32({static_cast<uint32_t>(i), 0, 0, 0x1f9}, seed, 9)[0])) *
+         0x1p-31f;
 }
 
 // The formulas of spec/training.md 2.9 once more, from the text: scalar, float, every operation rounded (the build
@@ -39,7 +40,8 @@ struct Reference {
     p1 = power(c.b1, t), p2 = power(c.b2, t), q1 = power(c.b1, t - 1), q2 = power(c.b2, t - 1);
     const bool pax = c.kind == OptimizerConfig::Kind::adam_pax;
     const double d1 = pax ? c.b1 * (1 - q1) / (1 - p1) : c.b1, d2 = pax ? c.b2 * (1 - q2) / (1 - p2) : c.b2;
-    const float b1 = f(d1), a1 = f(1 - d1), b2 = f(d2), a2 = f(1 - d2), c1 = pax ? 1 : f(1 - p1), c2 = pax ? 1 : f(1 - p2);
+    const float b1 = f(d1), a1 = f(1 - d1), b2 = f(d2), a2 = f(1 - d2), c1 = pax ? 1 : f(1 - p1),
+                c2 = pax ? 1 : f(1 - p2);
     const float lr = f(rate), eps = f(c.eps), root = f(c.eps_root), wd = f(c.weight_decay);
     for (size_t i = 0; i < w.size(); ++i) {
       const float x = g[i] * clip;
@@ -82,7 +84,9 @@ TEST_P(TrainingT22, HundredStepsMatchAScalarReference) {
   for (size_t p = 0; p < parameters.size(); ++p) {
     const auto n = static_cast<size_t>(parameters[p].shape.numel());
     Reference r{c, std::vector<float>(n), std::vector<float>(n, 0.0f), std::vector<float>(n, 0.0f), decayed[p]};
-    for (size_t i = 0; i < n; ++i) r.w[i] = program.state(StateRole::parameter, parameters[p].name).as<float>()[i] = draw(static_cast<uint32_t>(p), static_cast<int64_t>(i));
+    for (size_t i = 0; i < n; ++i)
+      r.w[i] = program.state(StateRole::parameter, parameters[p].name).as<float>()[i] =
+          draw(static_cast<uint32_t>(p), static_cast<int64_t>(i));
     want.push_back(std::move(r));
   }
   if (kind != OptimizerConfig::Kind::sgd) program.zero(StateRole::moment_m), program.zero(StateRole::moment_v);
@@ -95,7 +99,9 @@ TEST_P(TrainingT22, HundredStepsMatchAScalarReference) {
       for (size_t k = 0; k < parts.size(); ++k) {  // head ("#1") + embedding: two terms, so the order does not matter
         float* g = program.state(StateRole::gradient, parts[k]).as<float>();
         for (size_t i = 0; i < sum.size(); ++i) {
-          g[i] = draw(static_cast<uint32_t>(1000 * t + 10 * static_cast<int64_t>(p) + static_cast<int64_t>(k)), static_cast<int64_t>(i)) * (t % 5 == 0 ? 1e-6f : 0.1f);
+          g[i] = draw(static_cast<uint32_t>(1000 * t + 10 * static_cast<int64_t>(p) + static_cast<int64_t>(k)),
+                      static_cast<int64_t>(i)) *
+                 (t % 5 == 0 ? 1e-6f : 0.1f);
           sum[i] += g[i];
         }
       }
@@ -106,16 +112,20 @@ TEST_P(TrainingT22, HundredStepsMatchAScalarReference) {
     update.run();
     for (size_t p = 0; p < parameters.size(); ++p) {
       const size_t bytes = want[p].w.size() * 4;
-      ASSERT_EQ(std::memcmp(program.state(StateRole::parameter, parameters[p].name).data, want[p].w.data(), bytes), 0) << parameters[p].name << " step " << t;
+      ASSERT_EQ(std::memcmp(program.state(StateRole::parameter, parameters[p].name).data, want[p].w.data(), bytes), 0)
+          << parameters[p].name << " step " << t;
       if (kind == OptimizerConfig::Kind::sgd) continue;
-      ASSERT_EQ(std::memcmp(program.state(StateRole::moment_m, parameters[p].name).data, want[p].m.data(), bytes), 0) << parameters[p].name << " step " << t;
-      ASSERT_EQ(std::memcmp(program.state(StateRole::moment_v, parameters[p].name).data, want[p].v.data(), bytes), 0) << parameters[p].name << " step " << t;
+      ASSERT_EQ(std::memcmp(program.state(StateRole::moment_m, parameters[p].name).data, want[p].m.data(), bytes), 0)
+          << parameters[p].name << " step " << t;
+      ASSERT_EQ(std::memcmp(program.state(StateRole::moment_v, parameters[p].name).data, want[p].v.data(), bytes), 0)
+          << parameters[p].name << " step " << t;
     }
   }
   double squares = 0;
   for (const Reference& r : want)
     for (const float x : r.w) squares += static_cast<double>(x) * static_cast<double>(x);
-  EXPECT_NEAR(program.executable("update").output("param_norm").as<double>()[0], std::sqrt(squares), 1e-12 * std::sqrt(squares));
+  EXPECT_NEAR(program.executable("update").output("param_norm").as<double>()[0], std::sqrt(squares),
+              1e-12 * std::sqrt(squares));
 }
 
 std::string case_name(const testing::TestParamInfo<TrainingT22::ParamType>& info) {
@@ -123,7 +133,9 @@ std::string case_name(const testing::TestParamInfo<TrainingT22::ParamType>& info
   return std::string(names[static_cast<int>(std::get<0>(info.param))]) + "_" + name_of(std::get<1>(info.param));
 }
 INSTANTIATE_TEST_SUITE_P(Everywhere, TrainingT22,
-                         testing::Combine(testing::Values(OptimizerConfig::Kind::adamw, OptimizerConfig::Kind::adam_pax, OptimizerConfig::Kind::sgd), testing::ValuesIn(cpu_targets())),
+                         testing::Combine(testing::Values(OptimizerConfig::Kind::adamw, OptimizerConfig::Kind::adam_pax,
+                                                          OptimizerConfig::Kind::sgd),
+                                          testing::ValuesIn(cpu_targets())),
                          case_name);
 
 TEST(TrainingT23, DefaultMaskExcludesExactlyTheVectors) {
@@ -135,14 +147,17 @@ TEST(TrainingT23, DefaultMaskExcludesExactlyTheVectors) {
     const std::vector<bool> everything = decay_mask(all, {});
     EXPECT_EQ(std::ranges::count(everything, true), static_cast<int64_t>(all.size()));
   }
-  EXPECT_EQ(decay_mask(llama_parameters(tiny_model()), {}), step_of(tiny_config({"dataset_type=synthetic", "steps=1", "adamw_mask=[]"}), false).decayed);
+  EXPECT_EQ(decay_mask(llama_parameters(tiny_model()), {}),
+            step_of(tiny_config({"dataset_type=synthetic", "steps=1", "adamw_mask=[]"}), false).decayed);
 }
 
-int64_t undecayed(const std::vector<std::string>& mask) { return std::ranges::count(decay_mask(llama_parameters(tiny_model()), mask), false); }
+int64_t undecayed(const std::vector<std::string>& mask) {
+  return std::ranges::count(decay_mask(llama_parameters(tiny_model()), mask), false);
+}
 
 TEST(TrainingT23, PatternsSearchBothNames) {
-  EXPECT_EQ(undecayed({"q_proj"}), 2);                                  // Hugging Face name
-  EXPECT_EQ(undecayed({"params-decoder-layers-mlp-wi_0-kernel"}), 2);   // MaxText path
+  EXPECT_EQ(undecayed({"q_proj"}), 2);                                 // Hugging Face name
+  EXPECT_EQ(undecayed({"params-decoder-layers-mlp-wi_0-kernel"}), 2);  // MaxText path
   EXPECT_EQ(undecayed({"self_attention-(query|key)-kernel$"}), 4);
   EXPECT_EQ(undecayed({"token_embedder", "logits_dense"}), 2);
   EXPECT_EQ(undecayed({"decoder_norm-scale", "layer_norm-scale"}), 5);
@@ -164,7 +179,8 @@ TEST(TrainingT24, NormsBelowTheThresholdAreUntouched) {
   const RandomRows rows(2, 32, 260, 1);
   const auto trained = [&](double clip, StepResult* result) {
     StepConfig c;
-    c.model = tiny_model(), c.microbatch = {2, 32}, c.optimizer.kind = OptimizerConfig::Kind::sgd, c.optimizer.clip = clip;
+    c.model = tiny_model(), c.microbatch = {2, 32}, c.optimizer.kind = OptimizerConfig::Kind::sgd,
+    c.optimizer.clip = clip;
     Stepper s(c, plan_training(c, 1, cpu_targets().back()));
     initialize_parameters(s.program(), s.parameters(), 0);
     *result = s.run(rows.rows(), 0.5, 1);

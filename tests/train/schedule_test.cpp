@@ -6,7 +6,9 @@
 namespace nibble {
 namespace {
 
-Schedule golden(Schedule::Kind kind) { return {.kind = kind, .peak = 3e-4, .final_fraction = 0.1, .length = 100, .warmup = warmup_from_fraction(100, 0.1)}; }
+Schedule golden(Schedule::Kind kind) {
+  return {.kind = kind, .peak = 3e-4, .final_fraction = 0.1, .length = 100, .warmup = warmup_from_fraction(100, 0.1)};
+}
 
 struct Point {
   int64_t step;
@@ -17,7 +19,9 @@ void expect_rates(const Schedule& s, std::initializer_list<Point> points) {
 }
 
 TEST(TrainingT25, GoldenCosine) {
-  expect_rates(golden(Schedule::Kind::cosine), {{0, 0}, {5, 1.5e-4}, {10, 3e-4}, {54, 1.673825449e-4}, {55, 1.626174551e-4}, {99, 3e-5}, {100, 0}, {1000, 0}});
+  expect_rates(
+      golden(Schedule::Kind::cosine),
+      {{0, 0}, {5, 1.5e-4}, {10, 3e-4}, {54, 1.673825449e-4}, {55, 1.626174551e-4}, {99, 3e-5}, {100, 0}, {1000, 0}});
 }
 
 TEST(TrainingT25, GoldenWsd) {
@@ -58,8 +62,10 @@ TEST(TrainingT25, KeysOfTheConfiguration) {
   EXPECT_EQ(s.length, 200);
   EXPECT_EQ(s.warmup, 20);
   EXPECT_EQ(s.kind, Schedule::Kind::cosine);
-  s = schedule_of(tiny_config({"dataset_type=synthetic", "steps=200", "learning_rate_schedule_steps=100", "warmup_steps=7", "lr_schedule_type=wsd",
-                               "wsd_decay_style=cosine", "wsd_decay_steps_fraction=0.2", "learning_rate=3e-4", "learning_rate_final_fraction=0.5"}));
+  s = schedule_of(
+      tiny_config({"dataset_type=synthetic", "steps=200", "learning_rate_schedule_steps=100", "warmup_steps=7",
+                   "lr_schedule_type=wsd", "wsd_decay_style=cosine", "wsd_decay_steps_fraction=0.2",
+                   "learning_rate=3e-4", "learning_rate_final_fraction=0.5"}));
   EXPECT_EQ(s.length, 100);
   EXPECT_EQ(s.warmup, 7);  // steps win over the fraction
   EXPECT_EQ(s.decay_start(), 80);

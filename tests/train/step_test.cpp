@@ -17,16 +17,19 @@ struct Trained {
 Trained train(bool tied, int64_t accumulation, int threads, CpuTarget target, int64_t padding) {
   constexpr int64_t rows = 8, length = 32;
   StepConfig c;
-  c.model = tiny_model(tied), c.accumulation = accumulation, c.microbatch = {rows / accumulation, length}, c.z_loss = 1e-4;
+  c.model = tiny_model(tied), c.accumulation = accumulation, c.microbatch = {rows / accumulation, length},
+  c.z_loss = 1e-4;
   c.decayed = decay_mask(llama_parameters(c.model), {"norm"});
   Stepper s(c, plan_training(c, threads, target));
   initialize_parameters(s.program(), s.parameters(), 3);
   Trained t;
   for (int64_t step = 0; step < 3; ++step) {
-    const StepResult r = s.run(RandomRows(rows, length, 260, static_cast<uint32_t>(step), padding * step).rows(), 1e-2, step + 1);
+    const StepResult r =
+        s.run(RandomRows(rows, length, 260, static_cast<uint32_t>(step), padding * step).rows(), 1e-2, step + 1);
     t.losses.push_back(r.loss.loss()), t.norms.push_back(r.raw_norm);
   }
-  t.weights = hash_of_states(s, StateRole::parameter), t.m = hash_of_states(s, StateRole::moment_m), t.v = hash_of_states(s, StateRole::moment_v);
+  t.weights = hash_of_states(s, StateRole::parameter), t.m = hash_of_states(s, StateRole::moment_m),
+  t.v = hash_of_states(s, StateRole::moment_v);
   return t;
 }
 
@@ -53,13 +56,15 @@ TEST(TrainingT19, OtherwiseWithinRounding) {
     Stepper s(c, plan_training(c, 1, cpu_targets().back()));
     initialize_parameters(s.program(), s.parameters(), 3);
     std::vector<double> list;
-    for (int64_t step = 0; step < 5; ++step) list.push_back(s.run(RandomRows(6, 31, 260, static_cast<uint32_t>(step)).rows(), 1e-3, step + 1).loss.loss());
+    for (int64_t step = 0; step < 5; ++step)
+      list.push_back(s.run(RandomRows(6, 31, 260, static_cast<uint32_t>(step)).rows(), 1e-3, step + 1).loss.loss());
     return list;
   };
   const std::vector<double> one = losses(1);
   for (const int64_t accumulation : {2, 3, 6}) {
     const std::vector<double> many = losses(accumulation);
-    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(many[i], one[i], 1e-5 * one[i]) << accumulation << " step " << i;
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_NEAR(many[i], one[i], 1e-5 * one[i]) << accumulation << " step " << i;
   }
 }
 
@@ -71,8 +76,13 @@ class TrainingT27Step : public testing::Test {
     initialize_parameters(stepper_->program(), stepper_->parameters(), 0);
     EXPECT_TRUE(stepper_->run(data_.rows(), 1e-2, 1).updated);
   }
-  float& weight(const std::string& name, int64_t i) { return stepper_->program().state(StateRole::parameter, name).as<float>()[i]; }
-  std::array<uint64_t, 3> state() { return {hash_of_states(*stepper_, StateRole::parameter), hash_of_states(*stepper_, StateRole::moment_m), hash_of_states(*stepper_, StateRole::moment_v)}; }
+  float& weight(const std::string& name, int64_t i) {
+    return stepper_->program().state(StateRole::parameter, name).as<float>()[i];
+  }
+  std::array<uint64_t, 3> state() {
+    return {hash_of_states(*stepper_, StateRole::parameter), hash_of_states(*stepper_, StateRole::moment_m),
+            hash_of_states(*stepper_, StateRole::moment_v)};
+  }
   // The gate closes on `value` in a weight, nothing is touched, and the report names it.
   void expect_found(const std::string& name, int64_t index, float value) {
     const float before = std::exchange(weight(name, index), value);

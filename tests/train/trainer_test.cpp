@@ -38,7 +38,8 @@ class Runs {
  public:
   /// A run called "run" in a folder of its own: run names are part of the metrics.
   Config config(const std::string& place, const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"run_name=run", "base_output_directory=" + (folder_ / place), "cache_directory=" + (folder_ / "cache")};
+    std::vector<std::string> words = {"run_name=run", "base_output_directory=" + (folder_ / place),
+                                      "cache_directory=" + (folder_ / "cache")};
     words.insert(words.end(), more.begin(), more.end());
     return tiny_config(words);
   }
@@ -50,7 +51,9 @@ class Runs {
   TemporaryFolder folder_;
 };
 
-bool is_time_field(const std::string& key) { return key == "time" || key.starts_with("perf/") || key == "eval/step_time_seconds"; }
+bool is_time_field(const std::string& key) {
+  return key == "time" || key.starts_with("perf/") || key == "eval/step_time_seconds";
+}
 
 /// metrics.jsonl without time fields; of each step and kind the last record; events apart.
 std::map<std::pair<std::string, int64_t>, std::string> metrics(const std::string& run) {
@@ -78,7 +81,8 @@ std::vector<std::string> events(const std::string& run) {
 std::map<std::string, std::string> bytes_of(const fs::path& checkpoint) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(checkpoint))
-    if (entry.is_regular_file() && entry.path().filename() != "run_info.json") files[fs::relative(entry.path(), checkpoint).string()] = content_of(entry.path());
+    if (entry.is_regular_file() && entry.path().filename() != "run_info.json")
+      files[fs::relative(entry.path(), checkpoint).string()] = content_of(entry.path());
   return files;
 }
 
@@ -96,7 +100,13 @@ std::string checkpoint(const std::string& run, int64_t step) { return run + "/ch
 
 // ---- T35, T45, T46 ----
 
-const std::vector<std::string> text_run = {"steps=20", "eval_fraction=0.1", "eval_holdout=tail", "eval_interval=6", "eval_steps=5", "learning_rate_schedule_steps=20", "save_checkpoint_on_completion=true"};
+const std::vector<std::string> text_run = {"steps=20",
+                                           "eval_fraction=0.1",
+                                           "eval_holdout=tail",
+                                           "eval_interval=6",
+                                           "eval_steps=5",
+                                           "learning_rate_schedule_steps=20",
+                                           "save_checkpoint_on_completion=true"};
 
 std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -136,9 +146,11 @@ TEST(TrainingT46, AStopAfterAnyStepChangesNothing) {
 // One run that is stopped and resumed after every single step: batch hashes and everything else as without stops.
 TEST(TrainingT35, ResumedAtEveryStep) {
   const Runs runs;
-  std::vector<std::string> words = {runs.book(), "learning_rate_schedule_steps=25", "num_epoch=0", "max_num_checkpoints_to_keep=2"};
+  std::vector<std::string> words = {runs.book(), "learning_rate_schedule_steps=25", "num_epoch=0",
+                                    "max_num_checkpoints_to_keep=2"};
   ASSERT_EQ(train(runs.config("whole", with(words, {"steps=25"}))), exit_done);
-  for (int64_t step = 1; step <= 25; ++step) ASSERT_EQ(train(runs.config("steps", with(words, {fmt::format("steps={}", step)}))), exit_done) << step;
+  for (int64_t step = 1; step <= 25; ++step)
+    ASSERT_EQ(train(runs.config("steps", with(words, {fmt::format("steps={}", step)}))), exit_done) << step;
   EXPECT_EQ(metrics(runs.run("steps")), metrics(runs.run("whole")));
   expect_same_checkpoint(checkpoint(runs.run("steps"), 25), checkpoint(runs.run("whole"), 25));
   EXPECT_EQ(list_checkpoints(runs.run("steps")).size(), 2u);
@@ -149,13 +161,18 @@ TEST(TrainingT35, ResumedAtEveryStep) {
 TEST(TrainingT35, AccumulationChangesNoBatch) {
   const Runs runs;
   for (const int ga : {1, 2, 4})
-    ASSERT_EQ(train(runs.config(fmt::format("ga{}", ga), {runs.book(), "steps=20", fmt::format("per_device_batch_size={}", 8 / ga), fmt::format("gradient_accumulation_steps={}", ga)})), exit_done);
+    ASSERT_EQ(train(runs.config(fmt::format("ga{}", ga),
+                                {runs.book(), "steps=20", fmt::format("per_device_batch_size={}", 8 / ga),
+                                 fmt::format("gradient_accumulation_steps={}", ga)})),
+              exit_done);
   const auto want = metrics(runs.run("ga1"));
   EXPECT_EQ(want.size(), 20u);
   for (const int ga : {2, 4}) {
     EXPECT_EQ(metrics(runs.run(fmt::format("ga{}", ga))), want);
     for (const char* file : {"/model-00001-of-00001.safetensors", "/state/optim-00001-of-00001.safetensors"})
-      EXPECT_TRUE(content_of(checkpoint(runs.run(fmt::format("ga{}", ga)), 20) + file) == content_of(checkpoint(runs.run("ga1"), 20) + file)) << ga << file;
+      EXPECT_TRUE(content_of(checkpoint(runs.run(fmt::format("ga{}", ga)), 20) + file) ==
+                  content_of(checkpoint(runs.run("ga1"), 20) + file))
+          << ga << file;
   }
 }
 
@@ -166,7 +183,8 @@ TEST(TrainingT46, ThreadsAndTargetsWriteTheSameBytes) {
   const auto want = metrics(runs.run("one"));
   std::vector<std::vector<std::string>> others = {{"threads=2"}, {"threads=3"}};
   for (const CpuTarget t : cpu_targets())
-    if (t != CpuTarget::avx512_bf16) others.push_back({std::string("cpu_target=") + name_of(t)});  // float32 needs no bfloat16
+    if (t != CpuTarget::avx512_bf16)
+      others.push_back({std::string("cpu_target=") + name_of(t)});  // float32 needs no bfloat16
   for (size_t i = 0; i < others.size(); ++i) {
     const std::string place = fmt::format("other{}", i);
     ASSERT_EQ(train(runs.config(place, with(words, others[i]))), exit_done);
@@ -182,7 +200,8 @@ TEST(TrainingT46, FinalWeightsHaveTheStoredHash) {
   Checkpoint c(checkpoint(runs.run("a"), 20));
   std::vector<uint64_t> hashes;
   for (const TensorView& t : c.tensors())
-    if (!t.name.starts_with("m.") && !t.name.starts_with("v.")) hashes.push_back(xxh3(t.data, static_cast<size_t>(t.numel()) * 4));
+    if (!t.name.starts_with("m.") && !t.name.starts_with("v."))
+      hashes.push_back(xxh3(t.data, static_cast<size_t>(t.numel()) * 4));
   EXPECT_EQ(hashes.size(), 21u);
   EXPECT_EQ(hex16(xxh3(hashes.data(), hashes.size() * sizeof(uint64_t))), "25c482b4b58521c6");
 }
@@ -225,7 +244,8 @@ Error failure(const Config& config) {
 void expect_words(const Error& e, const std::string& id, int exit, const std::vector<std::string>& words) {
   EXPECT_EQ(e.id, id) << e.message();
   EXPECT_EQ(e.exit_code(), exit) << e.message();
-  for (const std::string& word : words) EXPECT_NE(e.message().find(word), std::string::npos) << "missing: " << word << "\n" << e.message();
+  for (const std::string& word : words)
+    EXPECT_NE(e.message().find(word), std::string::npos) << "missing: " << word << "\n" << e.message();
 }
 
 /// Copies a checkpoint's model as a Hugging Face folder, with one value of one tensor replaced.
@@ -247,9 +267,13 @@ std::string poisoned_model(const Runs& runs, const std::string& tensor, int64_t 
 TEST(TrainingT27, ANaNWeightEndsTheRunBeforeItsFirstUpdate) {
   const Runs runs;
   ASSERT_EQ(train(runs.config("good", {runs.book(), "steps=3"})), exit_done);
-  for (const char* tensor : {"model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight", "lm_head.weight"}) {
-    const Error e = failure(runs.config(std::string("bad_") + tensor, {runs.book(), "steps=5", "save_checkpoint_on_completion=true", poisoned_model(runs, tensor, 7, NAN)}));
-    expect_words(e, "E701", exit_numeric, {"step 0", "parameter " + std::string(tensor), "element 7", "nan", "rows 0 to 1", "batch "});
+  for (const char* tensor :
+       {"model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight", "lm_head.weight"}) {
+    const Error e =
+        failure(runs.config(std::string("bad_") + tensor, {runs.book(), "steps=5", "save_checkpoint_on_completion=true",
+                                                           poisoned_model(runs, tensor, 7, NAN)}));
+    expect_words(e, "E701", exit_numeric,
+                 {"step 0", "parameter " + std::string(tensor), "element 7", "nan", "rows 0 to 1", "batch "});
     EXPECT_TRUE(list_checkpoints(runs.run(std::string("bad_") + tensor)).empty()) << "only finite state is saved";
   }
 }
@@ -276,7 +300,8 @@ TEST(TrainingT27, SkippingCountsAndEnds) {
 // saved before is kept.
 TEST(TrainingT27, AnAbsurdRateKeepsTheLastGoodState) {
   const Runs runs;
-  const std::vector<std::string> words = {runs.book(), "lr_schedule_type=constant", "warmup_steps=0", "learning_rate_schedule_steps=100"};
+  const std::vector<std::string> words = {runs.book(), "lr_schedule_type=constant", "warmup_steps=0",
+                                          "learning_rate_schedule_steps=100"};
   ASSERT_EQ(train(runs.config("a", with(words, {"steps=5"}))), exit_done);
   const auto before = bytes_of(checkpoint(runs.run("a"), 5));
   const Error e = failure(runs.config("a", with(words, {"steps=20", "learning_rate=1e30"})));
@@ -285,7 +310,8 @@ TEST(TrainingT27, AnAbsurdRateKeepsTheLastGoodState) {
   Checkpoint c(checkpoint(runs.run("a"), 6));
   EXPECT_TRUE(c.verify().empty());
   for (const TensorView& t : c.tensors())
-    for (int64_t i = 0; i < t.numel(); ++i) ASSERT_TRUE(std::isfinite(reinterpret_cast<const float*>(t.data)[i])) << t.name << " " << i;
+    for (int64_t i = 0; i < t.numel(); ++i)
+      ASSERT_TRUE(std::isfinite(reinterpret_cast<const float*>(t.data)[i])) << t.name << " " << i;
   fs::remove_all(checkpoint(runs.run("a"), 6));
   EXPECT_EQ(train(runs.config("a", with(words, {"steps=8"}))), exit_done);  // from step 5, at the old rate
 }
@@ -295,9 +321,12 @@ TEST(TrainingT27, AnUpdateThatOverflowsIsNeverSaved) {
   const Runs runs;
   for (const char* action : {"abort", "skip"}) {
     const std::string place = std::string("a") + action;
-    const std::vector<std::string> words = {runs.book(), "lr_schedule_type=constant", "warmup_steps=0", "learning_rate_schedule_steps=100", std::string("nonfinite_action=") + action};
+    const std::vector<std::string> words = {runs.book(), "lr_schedule_type=constant", "warmup_steps=0",
+                                            "learning_rate_schedule_steps=100",
+                                            std::string("nonfinite_action=") + action};
     ASSERT_EQ(train(runs.config(place, with(words, {"steps=5"}))), exit_done);
-    const Error e = failure(runs.config(place, with(words, {"steps=20", "learning_rate=3e38", "adam_weight_decay=100", "checkpoint_period=1"})));
+    const Error e = failure(runs.config(
+        place, with(words, {"steps=20", "learning_rate=3e38", "adam_weight_decay=100", "checkpoint_period=1"})));
     expect_words(e, "E701", exit_numeric, {"step 5", "parameter ", "newest checkpoint: step 5"});
     EXPECT_EQ(list_checkpoints(runs.run(place)).size(), 1u);
   }
