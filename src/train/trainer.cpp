@@ -271,7 +271,7 @@ void Trainer::handle_non_finite(const StepResult& r) {
     if (writer_) writer_->finish();
     throw Error("E701", "non-finite values at {}", what)
         .where("{}", where)
-        .expected("finite loss and gradient", fmt::format("{}", r.loss.loss()))
+        .expected("finite loss and gradient", fmt::format("loss {}, gradient norm {}", r.loss.loss(), r.raw_norm))
         .hint("a lower learning_rate, or nonfinite_action=skip; {}", newest_checkpoint());
   }
   console_.warning(fmt::format("warning[W701]: update skipped at {}", what));
