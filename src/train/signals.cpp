@@ -2,21 +2,33 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <unistd.h>
 
 namespace nibble {
 namespace {
 
-volatile std::sig_atomic_t stop_signal = 0, save_request = 0;
+volatile std::sig_atomic_t stop_signal = 0, save_request = 0, current_step = 0;
 constexpr int stops[] = {SIGTERM, SIGUSR1, SIGHUP, SIGINT};
 struct sigaction previous[6];
+
+// Async-signal-safe printing.
+void print(const char* text) { [[maybe_unused]] const auto n = write(STDERR_FILENO, text, std::strlen(text)); }
+void print_number(int64_t number) {
+  char digits[24] = {};
+  char* first = digits + sizeof digits - 1;
+  do *--first = static_cast<char>('0' + number % 10);
+  while ((number /= 10) > 0);
+  print(first);
+}
 
 void on_stop(int signal) {
   // A second SIGINT leaves at once: files become visible by rename only, so none is half written.
   if (signal == SIGINT && stop_signal == SIGINT) _exit(130);
   if (signal == SIGINT) {
-    constexpr char line[] = "\nfinishing this step, saving; press again to stop now\n";
-    [[maybe_unused]] const auto n = write(STDERR_FILENO, line, sizeof line - 1);
+    print("\nfinishing step ");
+    print_number(current_step);
+    print(", saving; press again to stop now\n");
   }
   stop_signal = signal;
 }
@@ -42,6 +54,8 @@ SignalFlags::~SignalFlags() {
   sigaction(SIGUSR2, &previous[4], nullptr);
   sigaction(SIGPIPE, &previous[5], nullptr);
 }
+
+void SignalFlags::set_step(int64_t step) { current_step = static_cast<std::sig_atomic_t>(step); }
 
 int SignalFlags::stop() const { return stop_signal; }
 

@@ -61,8 +61,7 @@ class Trainer {
     for (const std::string& n : options_.notices) console_.notice(n);
     try {
       if (!prepare()) return exit_done;
-      loop();
-      return finish();
+      return run_steps();
     } catch (const Stopped&) {
       console_.result("stopped before the first step: nothing to save");
       return stop_code();
@@ -75,6 +74,7 @@ class Trainer {
   }
   int stop_code() const { return signals_.stop() == SIGINT ? exit_interrupted : exit_stopped; }
 
+  int run_steps();
   bool prepare();
   void open_run();
   void start_state();
@@ -206,6 +206,17 @@ void Trainer::start_state() {
   if (config_.get_bool("save_checkpoint_on_start") && saved_step_ < 0) save("start");
 }
 
+// Every error after the first step also says from where the run can go on (spec/training.md 7.1).
+int Trainer::run_steps() {
+  try {
+    loop();
+    return finish();
+  } catch (Error& e) {
+    if (writer_ && e.hint_text.find("checkpoint") == std::string::npos) e.hint_text += (e.hint_text.empty() ? "" : "; ") + newest_checkpoint();
+    throw;
+  }
+}
+
 void Trainer::loop() {
   last_completion_ = Clock::now();
   while (progress_.step < steps_ && signals_.stop() == 0 && !reached_target_) {
@@ -215,6 +226,7 @@ void Trainer::loop() {
 }
 
 void Trainer::one_step() {
+  signals_.set_step(progress_.step);
   const Clock::time_point start = Clock::now();
   data_.train->fill(*batch_, config_.get_int("reuse_example_batch") != 0 ? 0 : progress_.position);
   data_wait_ = seconds_since(start);
