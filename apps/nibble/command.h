@@ -8,10 +8,10 @@
 namespace nibble {
 
 struct Command {
-  std::string_view name;      // "train"
-  std::string_view synopsis;  // "nibble train [config.yml | text files] [key=value ...]"
-  std::string_view summary;   // one line for the list of commands
-  std::string_view help;      // man-page body: DESCRIPTION, KEYS, EXIT STATUS, EXAMPLES
+  std::string_view name;                                  // "train"
+  std::string_view synopsis;                              // "nibble train [config.yml | text files] [key=value ...]"
+  std::string_view summary;                               // one line for the list of commands
+  std::string_view help;                                  // man-page body: DESCRIPTION, KEYS, EXIT STATUS, EXAMPLES
   int (*run)(const std::vector<std::string>& arguments);  // words after the command name; throws Error or Errors
 };
 

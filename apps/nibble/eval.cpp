@@ -36,13 +36,16 @@ Config with_files(const Config& config, const OpenModel& open) {
     if (!files.empty()) c = c.with(key, Json(files).dump(), "the run");
   }
   if (c.get_list("eval_files").empty() && (c.get_list("train_files").empty() || c.get_double("eval_fraction") == 0))
-    throw Error("E201", "no files are given and {} has no evaluation set of its own", open.source.path.string()).hint("nibble eval {} text.txt", open.source.path.string());
+    throw Error("E201", "no files are given and {} has no evaluation set of its own", open.source.path.string())
+        .hint("nibble eval {} text.txt", open.source.path.string());
   return c;
 }
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0].find('=') != std::string::npos || arguments[0].starts_with('-'))
-    throw Error("E204", "eval needs a checkpoint, a run folder or a Hugging Face folder").where("argument 1").hint("nibble eval nibble_output/RUN");
+    throw Error("E204", "eval needs a checkpoint, a run folder or a Hugging Face folder")
+        .where("argument 1")
+        .hint("nibble eval nibble_output/RUN");
   const OpenModel open = open_model(arguments[0]);
   ResolveOptions grammar;
   grammar.command = "eval", grammar.operands = 1, grammar.stored = open.stored, grammar.files_key = "eval_files";
@@ -55,18 +58,27 @@ int run(const std::vector<std::string>& arguments) {
   step.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : 8, config.get_int("max_target_length")};
   step.z_loss = config.get_double("z_loss_multiplier");
   ThreadPool pool(resolve_threads(config.get_int("threads")));
-  const TrainingData data = prepare_data({config, open.source.path, std::filesystem::temp_directory_path() / "nibble_eval_cache", pool, {}, false});
+  const TrainingData data = prepare_data(
+      {config, open.source.path, std::filesystem::temp_directory_path() / "nibble_eval_cache", pool, {}, false});
   if (!data.evaluation)
-    throw Error("E201", "dataset_type={} has no evaluation set", config.get_string("dataset_type")).where("{}", config.origin("dataset_type")).hint("nibble eval {} text.txt", open.source.path.string());
+    throw Error("E201", "dataset_type={} has no evaluation set", config.get_string("dataset_type"))
+        .where("{}", config.origin("dataset_type"))
+        .hint("nibble eval {} text.txt", open.source.path.string());
   Stepper stepper(step, plan_evaluation(step, pool.size(), resolve_target(config.get_string("cpu_target"))));
   load_weights(open, stepper.program());
   Batch batch(step.evaluation.rows, step.evaluation.length);
   const bool json = config.get_bool("json");
-  const EvaluationRecord e = evaluate(stepper, *data.evaluation, batch, config.get_int("eval_steps"), 0, [](std::string_view) {});
+  const EvaluationRecord e =
+      evaluate(stepper, *data.evaluation, batch, config.get_int("eval_steps"), 0, [](std::string_view) {});
   if (json)
-    fmt::print("{}\n", Json{{"loss", e.loss}, {"perplexity", std::exp(e.loss)}, {"total_weights", e.targets}, {"bits_per_byte", e.bits_per_byte}}.dump());
+    fmt::print("{}\n", Json{{"loss", e.loss},
+                            {"perplexity", std::exp(e.loss)},
+                            {"total_weights", e.targets},
+                            {"bits_per_byte", e.bits_per_byte}}
+                           .dump());
   else
-    fmt::print("loss={:.4f}, perplexity={:.3f}, total_weights={:.1f}, avg_z_loss={:.3f}, bits_per_byte={:.4f}\n", e.loss, std::exp(e.loss), static_cast<double>(e.targets), e.z_loss, e.bits_per_byte);
+    fmt::print("loss={:.4f}, perplexity={:.3f}, total_weights={:.1f}, avg_z_loss={:.3f}, bits_per_byte={:.4f}\n",
+               e.loss, std::exp(e.loss), static_cast<double>(e.targets), e.z_loss, e.bits_per_byte);
   return exit_done;
 }
 
@@ -90,6 +102,7 @@ EXAMPLES
 
 }  // namespace
 
-constinit const Command eval_command{"eval", "nibble eval CKPT [files] [key=value ...]", "held-out loss of a model", help, run};
+constinit const Command eval_command{"eval", "nibble eval CKPT [files] [key=value ...]", "held-out loss of a model",
+                                     help, run};
 
 }  // namespace nibble

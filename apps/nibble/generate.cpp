@@ -26,7 +26,8 @@ void on_interrupt(int) { interrupted = 1; }
 std::string read_prompt(const Config& config) {
   const std::string& path = config.get_string("prompt_file");
   if (path.empty()) return config.get_string("prompt");
-  if (!config.get_string("prompt").empty()) throw Error("E102", "prompt and prompt_file are both given").hint("one of them");
+  if (!config.get_string("prompt").empty())
+    throw Error("E102", "prompt and prompt_file are both given").hint("one of them");
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Error("E202", "cannot read prompt_file={}", path).hint("prompt=\"...\"");
   return {std::istreambuf_iterator<char>(in), {}};
@@ -34,7 +35,8 @@ std::string read_prompt(const Config& config) {
 
 GenerateOptions options_of(const Config& c) {
   GenerateOptions o;
-  o.sampling = {c.get_double("temperature"), c.get_int("top_k"), c.get_double("top_p"), c.get_double("min_p"), c.get_double("repetition_penalty")};
+  o.sampling = {c.get_double("temperature"), c.get_int("top_k"), c.get_double("top_p"), c.get_double("min_p"),
+                c.get_double("repetition_penalty")};
   o.seed = static_cast<uint32_t>(c.get_int("seed"));
   o.max_new_tokens = c.get_int("max_new_tokens"), o.min_new_tokens = c.get_int("min_new_tokens");
   o.stop = c.get_list("stop"), o.ignore_eos = c.get_bool("ignore_eos"), o.special = c.get_bool("special");
@@ -71,7 +73,8 @@ std::string json_lines(const std::vector<Generated>& all, const std::vector<int3
   std::string lines;
   for (size_t i = 0; i < all.size(); ++i) {
     Json j = Json::object();
-    j["sample"] = i, j["text"] = all[i].text, j["ids"] = all[i].ids, j["prompt_tokens"] = prompt.size(), j["finish_reason"] = name_of(all[i].reason);
+    j["sample"] = i, j["text"] = all[i].text, j["ids"] = all[i].ids, j["prompt_tokens"] = prompt.size(),
+    j["finish_reason"] = name_of(all[i].reason);
     j["prompt_seconds"] = all[i].prompt_seconds, j["decode_seconds"] = all[i].decode_seconds;
     lines += j.dump() + "\n";
   }
@@ -80,7 +83,9 @@ std::string json_lines(const std::vector<Generated>& all, const std::vector<int3
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0].find('=') != std::string::npos || arguments[0].starts_with('-'))
-    throw Error("E204", "generate needs a checkpoint, a run folder or a Hugging Face folder").where("argument 1").hint("nibble generate nibble_output/RUN prompt=\"...\"");
+    throw Error("E204", "generate needs a checkpoint, a run folder or a Hugging Face folder")
+        .where("argument 1")
+        .hint("nibble generate nibble_output/RUN prompt=\"...\"");
   const OpenModel open = open_model(arguments[0]);
   ResolveOptions grammar;
   grammar.command = "generate", grammar.operands = 1, grammar.stored = open.stored, grammar.word_options = {"n"};
@@ -88,10 +93,14 @@ int run(const std::vector<std::string>& arguments) {
   const Resolved r = resolve(words, grammar);
   for (const std::string& notice : r.notices) fmt::print(stderr, "note: {}\n", notice);
   if (r.config.is_explicit("train_files"))  // where the common grammar puts a file that has no key
-    throw Error("E004", "generate reads no training files: {}", fmt::join(r.config.get_list("train_files"), ", ")).where("{}", r.config.origin("train_files")).hint("prompt_file={}", r.config.get_list("train_files").front());
+    throw Error("E004", "generate reads no training files: {}", fmt::join(r.config.get_list("train_files"), ", "))
+        .where("{}", r.config.origin("train_files"))
+        .hint("prompt_file={}", r.config.get_list("train_files").front());
   const Config c = with_model_defaults(r.config, open);
   check_out(c);
-  if (!open.tokenizer) throw Error("E204", "{} has no tokenizer.json: text needs one", open.source.path.string()).hint("copy the tokenizer of the model into the folder");
+  if (!open.tokenizer)
+    throw Error("E204", "{} has no tokenizer.json: text needs one", open.source.path.string())
+        .hint("copy the tokenizer of the model into the folder");
   int64_t samples = c.get_int("n");
   if (r.options.contains("n")) samples = c.with("n", r.options.at("n"), "-n").get_int("n");
   const std::vector<int32_t> prompt = prompt_ids(open, read_prompt(c));
@@ -99,16 +108,22 @@ int run(const std::vector<std::string>& arguments) {
   int64_t context = c.get_int("n_ctx");
   if (context == 0) context = open.is_checkpoint() ? c.get_int("max_target_length") : open.shape.max_positions;
   const int64_t trained = open.shape.max_positions;
-  if (context > trained) fmt::print(stderr, "note: n_ctx={} is beyond the {} positions the model knows: text gets worse there\n", context, trained);
+  if (context > trained)
+    fmt::print(stderr, "note: n_ctx={} is beyond the {} positions the model knows: text gets worse there\n", context,
+               trained);
   const std::vector<int64_t> buckets = row_buckets(std::min(c.get_int("prefill_chunk"), context));
-  Program program(plan_program(decode_graphs(open.model, buckets, context), resolve_threads(c.get_int("threads")), resolve_target(c.get_string("cpu_target"))));
+  Program program(plan_program(decode_graphs(open.model, buckets, context), resolve_threads(c.get_int("threads")),
+                               resolve_target(c.get_string("cpu_target"))));
   load_weights(open, program);
   Decoder decoder(program, buckets, context);
   const std::string& out = c.get_string("out");
   const bool terminal = isatty(STDOUT_FILENO) != 0, json = c.get_bool("json");
-  const bool stream = !json && out.empty() && (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? terminal : c.get_bool("stream"));
-  fmt::print(stderr, "{}: {} prompt tokens, context {}, KV cache {} ({} bytes), recipe float32, seed {}, temperature {}\n", open.source.path.string(), prompt.size(), context,
-             bytes_text(cache_bytes(open.model, context)), cache_bytes(open.model, context), base.seed, base.sampling.temperature);
+  const bool stream = !json && out.empty() &&
+                      (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? terminal : c.get_bool("stream"));
+  fmt::print(stderr,
+             "{}: {} prompt tokens, context {}, KV cache {} ({} bytes), recipe float32, seed {}, temperature {}\n",
+             open.source.path.string(), prompt.size(), context, bytes_text(cache_bytes(open.model, context)),
+             cache_bytes(open.model, context), base.seed, base.sampling.temperature);
   std::signal(SIGINT, on_interrupt);
   std::vector<Generated> all;
   std::string text;
@@ -122,12 +137,15 @@ int run(const std::vector<std::string>& arguments) {
     const Generated& g = all.back();
     if (!json && out.empty()) write_text(stream ? "\n" : g.text + "\n", terminal), std::fflush(stdout);
     if (!json && !out.empty()) text += g.text + "\n";
-    fmt::print(stderr, "[{} tokens, {}; prompt {:.0f} tokens/s, generation {:.0f} tokens/s]\n", g.ids.size(), name_of(g.reason),
-               static_cast<double>(prompt.size()) / g.prompt_seconds, static_cast<double>(g.ids.size()) / g.decode_seconds);
+    fmt::print(stderr, "[{} tokens, {}; prompt {:.0f} tokens/s, generation {:.0f} tokens/s]\n", g.ids.size(),
+               name_of(g.reason), static_cast<double>(prompt.size()) / g.prompt_seconds,
+               static_cast<double>(g.ids.size()) / g.decode_seconds);
   }
   if (json) text = json_lines(all, prompt);
-  if (!out.empty()) replace_file(out, text);
-  else fmt::print("{}", text);
+  if (!out.empty())
+    replace_file(out, text);
+  else
+    fmt::print("{}", text);
   return interrupted != 0 ? exit_interrupted : exit_done;
 }
 
@@ -163,6 +181,7 @@ EXAMPLES
 
 }  // namespace
 
-constinit const Command generate_command{"generate", "nibble generate CKPT prompt=\"...\" [key=value ...]", "continue a text", help, run};
+constinit const Command generate_command{"generate", "nibble generate CKPT prompt=\"...\" [key=value ...]",
+                                         "continue a text", help, run};
 
 }  // namespace nibble

@@ -19,24 +19,29 @@
 namespace nibble {
 namespace {
 
-constexpr const Command* commands[] = {&train_command, &eval_command, &generate_command, &plan_command,   &config_command, &data_command,
-                                       &ckpt_command,  &verify_command, &report_command, &bench_command, &doctor_command};
+constexpr const Command* commands[] = {&train_command,  &eval_command,  &generate_command, &plan_command,
+                                       &config_command, &data_command,  &ckpt_command,     &verify_command,
+                                       &report_command, &bench_command, &doctor_command};
 
 void print_overview(std::FILE* to) {
-  fmt::print(to, "nibble {}: pre-trains large language models on this machine\n\nusage: nibble COMMAND [arguments]\n\n", version);
+  fmt::print(to, "nibble {}: pre-trains large language models on this machine\n\nusage: nibble COMMAND [arguments]\n\n",
+             version);
   for (const Command* c : commands) fmt::print(to, "  {:<10}{}\n", c->name, c->summary);
   fmt::print(to, "  {:<10}{}\n", "help", "help of a command: nibble help train");
   fmt::print(to, "\nstart: nibble train book.txt\n");
 }
 
-void print_help(const Command& c) { fmt::print("NAME\n    nibble {}: {}\n\nSYNOPSIS\n    {}\n\n{}", c.name, c.summary, c.synopsis, c.help); }
+void print_help(const Command& c) {
+  fmt::print("NAME\n    nibble {}: {}\n\nSYNOPSIS\n    {}\n\n{}", c.name, c.summary, c.synopsis, c.help);
+}
 
 const Command& find_command(std::string_view name) {
   for (const Command* c : commands)
     if (c->name == name) return *c;
   std::vector<std::string> names{"help"};
   std::string list;
-  for (const Command* c : commands) names.emplace_back(c->name), list += fmt::format("{}{}", list.empty() ? "" : ", ", c->name);
+  for (const Command* c : commands)
+    names.emplace_back(c->name), list += fmt::format("{}{}", list.empty() ? "" : ", ", c->name);
   const std::vector<std::string> near = nearest(name, names);
   throw Error("E007", "unknown command '{}'", name)
       .where("argument 1")
@@ -47,15 +52,19 @@ const Command& find_command(std::string_view name) {
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return print_overview(stderr), exit_usage;
   if (words[0] == "--version")
-    return fmt::print("nibble {}\ncommit {}\ncompiler {}\ncpu {}\n", version, commit, compiler, cpu_features()), exit_done;
+    return fmt::print("nibble {}\ncommit {}\ncompiler {}\ncpu {}\n", version, commit, compiler, cpu_features()),
+           exit_done;
   if (words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
-    if (words.size() == 1) print_overview(stdout);
-    else print_help(find_command(words[1]));
+    if (words.size() == 1)
+      print_overview(stdout);
+    else
+      print_help(find_command(words[1]));
     return exit_done;
   }
   const Command& command = find_command(words[0]);
   const std::vector<std::string> rest(words.begin() + 1, words.end());
-  if (std::ranges::any_of(rest, [](const std::string& w) { return w == "--help" || w == "-h"; })) return print_help(command), exit_done;
+  if (std::ranges::any_of(rest, [](const std::string& w) { return w == "--help" || w == "-h"; }))
+    return print_help(command), exit_done;
   return command.run(rest);
 }
 
@@ -64,17 +73,22 @@ int guarded(const std::vector<std::string>& words) {
   try {
     return run(words);
   } catch (const Errors& list) {
-    for (size_t i = 0; i < std::min(most, list.errors.size()); ++i) fmt::print(stderr, "{}\n", list.errors[i].message());
+    for (size_t i = 0; i < std::min(most, list.errors.size()); ++i)
+      fmt::print(stderr, "{}\n", list.errors[i].message());
     if (list.errors.size() > most) fmt::print(stderr, "and {} more errors\n", list.errors.size() - most);
     return list.errors.empty() ? exit_internal : list.errors.front().exit_code();
   } catch (const Error& e) {
     fmt::print(stderr, "{}\n", e.message());
     return e.exit_code();
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "error[E107]: out of memory\n  hint: nibble plan with the same arguments shows what the run needs\n");
+    fmt::print(stderr,
+               "error[E107]: out of memory\n  hint: nibble plan with the same arguments shows what the run needs\n");
     return exit_config;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "error[E901]: unexpected failure: {}\n  hint: this is a bug in nibble, please report it with the command line\n", e.what());
+    fmt::print(stderr,
+               "error[E901]: unexpected failure: {}\n  hint: this is a bug in nibble, please report it with the "
+               "command line\n",
+               e.what());
     return exit_internal;
   }
 }

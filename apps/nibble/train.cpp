@@ -15,7 +15,8 @@ int run(const std::vector<std::string>& arguments) {
   grammar.word_options = {"log-file"};
   const Resolved r = resolve(arguments, grammar);
   TrainOptions options;
-  options.quiet = r.options.contains("quiet"), options.verbose = r.options.contains("v"), options.dry_run = r.options.contains("dry-run");
+  options.quiet = r.options.contains("quiet"), options.verbose = r.options.contains("v"),
+  options.dry_run = r.options.contains("dry-run");
   if (r.options.contains("log-file")) options.log_file = r.options.at("log-file");
   options.notices = r.notices;
   return run_training(r.config, options);
@@ -63,6 +64,7 @@ EXAMPLES
 
 }  // namespace
 
-constinit const Command train_command{"train", "nibble train [config.yml | text files] [key=value ...]", "train a model, or resume a run", help, run};
+constinit const Command train_command{"train", "nibble train [config.yml | text files] [key=value ...]",
+                                      "train a model, or resume a run", help, run};
 
 }  // namespace nibble

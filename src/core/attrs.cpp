@@ -51,9 +51,12 @@ std::string to_string(const Attrs& attrs) {
   std::string s = "{";
   for (const auto& [name, value] : attrs) {
     if (s.size() > 1) s += ", ";
-    if (const auto* i = std::get_if<int64_t>(&value)) s += fmt::format("{}={}", name, *i);
-    else if (const auto* d = std::get_if<double>(&value)) s += fmt::format("{}={:a}", name, *d);
-    else s += fmt::format("{}=\"{}\"", name, std::get<std::string>(value));
+    if (const auto* i = std::get_if<int64_t>(&value))
+      s += fmt::format("{}={}", name, *i);
+    else if (const auto* d = std::get_if<double>(&value))
+      s += fmt::format("{}={:a}", name, *d);
+    else
+      s += fmt::format("{}=\"{}\"", name, std::get<std::string>(value));
   }
   return s + "}";
 }

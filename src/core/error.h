@@ -14,15 +14,15 @@ namespace nibble {
 /// Exit codes: the numbers of BSD sysexits.h where one fits.  Source: spec/training.md 7.1.
 enum ExitCode : int {
   exit_done = 0,
-  exit_no = 1,             // ran correctly, the answer is no
-  exit_usage = 64,         // command line, unknown key, wrong type
-  exit_data = 65,          // input data or checkpoint content is wrong
-  exit_no_input = 66,      // input missing, unreadable or empty
-  exit_unavailable = 69,   // a device, kernel, format, library or peer asked for is not there
-  exit_internal = 70,      // broken invariant
-  exit_cannot_create = 73, // output cannot be created or would be overwritten
-  exit_io = 74,            // disk full, failed write
-  exit_stopped = 75,       // stopped by request, state saved
+  exit_no = 1,              // ran correctly, the answer is no
+  exit_usage = 64,          // command line, unknown key, wrong type
+  exit_data = 65,           // input data or checkpoint content is wrong
+  exit_no_input = 66,       // input missing, unreadable or empty
+  exit_unavailable = 69,    // a device, kernel, format, library or peer asked for is not there
+  exit_internal = 70,       // broken invariant
+  exit_cannot_create = 73,  // output cannot be created or would be overwritten
+  exit_io = 74,             // disk full, failed write
+  exit_stopped = 75,        // stopped by request, state saved
   exit_ranks = 76,
   exit_config = 78,        // legal values that do not fit together, or do not fit the machine
   exit_numeric = 81,       // non-finite values, too many skips
@@ -73,8 +73,8 @@ class Errors : public std::exception {
 
 /// A broken invariant of nibble itself: E901, exit 70.
 [[noreturn]] void internal_error(std::string_view what, std::string_view file, int line);
-#define NIBBLE_CHECK(condition, ...)                                                  \
-  do {                                                                                \
+#define NIBBLE_CHECK(condition, ...)                                                          \
+  do {                                                                                        \
     if (!(condition)) ::nibble::internal_error(fmt::format(__VA_ARGS__), __FILE__, __LINE__); \
   } while (0)
 

@@ -20,7 +20,8 @@ class ThreadPool {
   /// Never allocates. f must not throw, and must not start another region. One task, or one thread: runs inline.
   template <class F>
   void run(int64_t tasks, const F& f) {
-    run_tasks(tasks, [](const void* self, int64_t task, int thread) { (*static_cast<const F*>(self))(task, thread); }, &f);
+    run_tasks(
+        tasks, [](const void* self, int64_t task, int thread) { (*static_cast<const F*>(self))(task, thread); }, &f);
   }
 
  private:

@@ -12,9 +12,12 @@ namespace nibble {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::f64: return "f64";
-    case DType::i32: return "i32";
+    case DType::f32:
+      return "f32";
+    case DType::f64:
+      return "f64";
+    case DType::i32:
+      return "i32";
   }
   return "?";
 }
@@ -69,8 +72,10 @@ bool parse_type(std::string_view* text, Type* out) {
     if (error != std::errc() || dims[n] < 0) return false;
     ++n;
     list.remove_prefix(static_cast<size_t>(end - list.data()));
-    if (list.starts_with(", ")) list.remove_prefix(2);
-    else if (!list.empty()) return false;
+    if (list.starts_with(", "))
+      list.remove_prefix(2);
+    else if (!list.empty())
+      return false;
   }
   if (n == 0 || !list.empty()) return false;
   out->shape = Shape(std::span<const int64_t>(dims, n));

@@ -11,7 +11,7 @@ namespace nibble {
 
 enum class DType : uint8_t { f32, f64, i32 };
 
-std::string_view name_of(DType dtype);              // "f32"
+std::string_view name_of(DType dtype);                // "f32"
 bool parse_dtype(std::string_view text, DType* out);  // false if unknown
 int64_t element_bytes(DType dtype);
 

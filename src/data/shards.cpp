@@ -196,7 +196,7 @@ int64_t Shard::document_bytes(int64_t d) const { return word(table_ + 8 * (docum
 
 std::string_view Shard::id_bytes(int64_t first, int64_t count) const {
   return file_.text().substr(static_cast<size_t>(header_bytes + first * bytes_per_id_),
-                              static_cast<size_t>(count * bytes_per_id_));
+                             static_cast<size_t>(count * bytes_per_id_));
 }
 
 void Shard::read(int64_t first, std::span<int32_t> out) const {

@@ -58,7 +58,7 @@ class TextFile {
   const std::string& path() const { return file_.path(); }
   DataKind kind() const { return kind_; }
   std::string_view bytes() const { return file_.text(); }  // the whole file
-  std::string_view range() const { return range_; }         // what is read
+  std::string_view range() const { return range_; }        // what is read
   /// Byte offset and line (from 1) of a place in bytes().
   int64_t offset_of(const char* place) const { return place - file_.text().data(); }
   int64_t line_of(const char* place) const;

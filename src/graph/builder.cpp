@@ -36,7 +36,8 @@ Value Builder::param(std::string_view hf_name, std::initializer_list<int64_t> di
 Values Builder::emit(const Op& op, const Values& in, Attrs attrs) {
   Types in_types;
   for (const Value v : in) {
-    NIBBLE_CHECK(v.valid() && v.id < static_cast<int32_t>(graph_->values.size()), "{}: operand without a value", op.name);
+    NIBBLE_CHECK(v.valid() && v.id < static_cast<int32_t>(graph_->values.size()), "{}: operand without a value",
+                 op.name);
     in_types.push_back(graph_->type(v));
   }
   const Types out_types = result_types({op, in_types, {}, attrs, label_});

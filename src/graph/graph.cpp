@@ -17,8 +17,10 @@ Cost free_cost(const OpCall&) { return {}; }
 
 }  // namespace
 
-constinit const Op input_op{.name = "input", .shape = no_shape, .vjp = nullptr, .cost = free_cost, .sharding = "", .composed = nullptr};
-constinit const Op read_op{.name = "read", .shape = no_shape, .vjp = nullptr, .cost = free_cost, .sharding = "", .composed = nullptr};
+constinit const Op input_op{
+    .name = "input", .shape = no_shape, .vjp = nullptr, .cost = free_cost, .sharding = "", .composed = nullptr};
+constinit const Op read_op{
+    .name = "read", .shape = no_shape, .vjp = nullptr, .cost = free_cost, .sharding = "", .composed = nullptr};
 
 std::string_view name_of(StateRole role) {
   for (const auto& [r, name] : role_names)
@@ -46,8 +48,8 @@ Value Graph::behind_views(Value v) const {
 Types result_types(const OpCall& c) {
   const std::string_view operands = c.op.sharding.substr(0, c.op.sharding.find("->"));
   const auto patterns = operands.empty() ? 0 : static_cast<size_t>(std::ranges::count(operands, ',')) + 1;
-  c.require(c.in.size() == patterns || (c.op.variadic && c.in.size() > patterns), "takes {}{} operands, got {}", patterns,
-            c.op.variadic ? " or more" : "", c.in.size());
+  c.require(c.in.size() == patterns || (c.op.variadic && c.in.size() > patterns), "takes {}{} operands, got {}",
+            patterns, c.op.variadic ? " or more" : "", c.in.size());
   return c.op.shape(c);
 }
 

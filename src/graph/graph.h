@@ -39,8 +39,8 @@ bool parse_state_role(std::string_view text, StateRole* out);
 
 struct ValueInfo {
   Type type;
-  int32_t node = -1;   // the node that computes it
-  int32_t index = 0;   // which of its outputs
+  int32_t node = -1;  // the node that computes it
+  int32_t index = 0;  // which of its outputs
 };
 
 struct Output {
@@ -111,9 +111,9 @@ struct Op {
   /// The op in terms of plainer ones, for fused ops; nullptr: the reference kernel is the definition.
   Values (*composed)(Builder&, const Node&);
   std::span<const InPlace> in_place = {};
-  bool view = false;       // output 0 is input 0 with another shape: same memory, no kernel
-  bool merge_sums = false; // a sum of single outputs of this op is one node with all operands (spec/training.md 2.3)
-  bool variadic = false;   // takes more operands than `sharding` has patterns
+  bool view = false;        // output 0 is input 0 with another shape: same memory, no kernel
+  bool merge_sums = false;  // a sum of single outputs of this op is one node with all operands (spec/training.md 2.3)
+  bool variadic = false;    // takes more operands than `sharding` has patterns
 };
 
 /// The op's shape rule, after the number of operands was checked.

@@ -17,7 +17,8 @@ struct Line {
   int number;
   size_t most_values;  // no more than the text has characters
   [[noreturn]] void fail(std::string_view expected) const {
-    throw Error("E901", "graph text: expected {}", expected).where("line {}, before \"{}\"", number, rest.substr(0, 40));
+    throw Error("E901", "graph text: expected {}", expected)
+        .where("line {}, before \"{}\"", number, rest.substr(0, 40));
   }
   void skip(std::string_view word) {
     if (!rest.starts_with(word)) fail(fmt::format("\"{}\"", word));
@@ -74,8 +75,10 @@ void parse_node(Line& line, Graph& g, const Op* (*find_op)(std::string_view)) {
     if (g.values[id].node >= 0) line.fail("a value that was not defined before");
     g.values[id] = info;
   }
-  if (line.take("   # ")) n.label = std::string(line.rest);
-  else line.end();
+  if (line.take("   # "))
+    n.label = std::string(line.rest);
+  else
+    line.end();
   g.nodes.push_back(std::move(n));
 }
 

@@ -16,7 +16,8 @@ class Verifier {
     written_by_.assign(g_.values.size(), -1);
     used_.assign(g_.values.size(), false);
     for (const Output& o : g_.outputs) {
-      check(0, o.value.valid() && o.value.id < static_cast<int32_t>(g_.values.size()), "output {} has no value", o.name);
+      check(0, o.value.valid() && o.value.id < static_cast<int32_t>(g_.values.size()), "output {} has no value",
+            o.name);
       used_[index(o.value)] = true;
     }
     for (const Node& n : g_.nodes)
@@ -30,7 +31,8 @@ class Verifier {
       const int32_t writer = written_by_[index(g_.behind_views(o.value))];
       check(g_.nodes.size() - 1, writer < 0, "output {} is %{}, which node {} wrote over", o.name, o.value.id, writer);
     }
-    for (size_t id = 0; id < defined_.size(); ++id) check(g_.nodes.size() - 1, defined_[id], "value %{} has no node", id);
+    for (size_t id = 0; id < defined_.size(); ++id)
+      check(g_.nodes.size() - 1, defined_[id], "value %{} has no node", id);
     sources();
   }
 
@@ -51,12 +53,15 @@ class Verifier {
       check(i, v.valid() && index(v) < g_.values.size() && !defined_[index(v)], "%{} is defined twice", v.id);
       defined_[index(v)] = true;
       const ValueInfo& info = g_.values[index(v)];
-      check(i, info.node == static_cast<int32_t>(i) && info.index == static_cast<int32_t>(k), "%{} does not know its node", v.id);
+      check(i, info.node == static_cast<int32_t>(i) && info.index == static_cast<int32_t>(k),
+            "%{} does not know its node", v.id);
     }
     if (n.op != &input_op && n.op != &read_op) types(i, n, in);
     for (const InPlace& w : n.op->in_place) write(i, n, w);
-    const bool live = n.op == &input_op || n.op == &read_op || std::ranges::any_of(n.out, [&](Value v) { return used_[index(v)]; }) ||
-                      std::ranges::any_of(n.op->in_place, [&](InPlace w) { return state_of(g_, n.in[static_cast<size_t>(w.in)]) >= 0; });
+    const bool live =
+        n.op == &input_op || n.op == &read_op || std::ranges::any_of(n.out, [&](Value v) { return used_[index(v)]; }) ||
+        std::ranges::any_of(n.op->in_place,
+                            [&](InPlace w) { return state_of(g_, n.in[static_cast<size_t>(w.in)]) >= 0; });
     check(i, live || allow_dead, "is dead: nothing reads its results");
   }
 

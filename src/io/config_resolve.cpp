@@ -90,8 +90,8 @@ std::string ConfigBuilder::model_name(std::string& where) const {
 
 /// `nibble train book.txt`: text files, no model_name, no configuration (spec/training.md 1.7).
 bool ConfigBuilder::means_text_files() const {
-  if ((options.command != "train" && options.command != "config" && options.command != "plan") || data_files_.empty() || has_config_ ||
-      !options.stored.empty())
+  if ((options.command != "train" && options.command != "config" && options.command != "plan") || data_files_.empty() ||
+      has_config_ || !options.stored.empty())
     return false;
   if (std::any_of(words_.begin(), words_.end(), [](const Assignment& w) { return w.name == "model_name"; }))
     return false;

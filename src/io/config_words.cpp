@@ -95,9 +95,9 @@ void ConfigBuilder::read_operand(const std::string& word, size_t place) {
     e.where_text = where;
     e.expected_text = "key=value, a configuration (.yml) or an existing file";
     e.got_text = word;
-    e.hint_text =
-        near.empty() ? (options.command == "generate" ? fmt::format("prompt=\"{}\"", word) : "check the path, or write key=value")
-                     : fmt::format("did you mean {}=...?", near[0]);
+    e.hint_text = near.empty() ? (options.command == "generate" ? fmt::format("prompt=\"{}\"", word)
+                                                                : "check the path, or write key=value")
+                               : fmt::format("did you mean {}=...?", near[0]);
     errors.push_back(e);
   }
 }

@@ -164,7 +164,8 @@ FileRecord write_file(const fs::path& path, std::string_view bytes) {
 }
 
 void replace_file(const std::filesystem::path& path, std::string_view bytes) {
-  const std::filesystem::path temporary = path.parent_path() / fmt::format(".tmp-{}-{}", path.filename().string(), getpid());
+  const std::filesystem::path temporary =
+      path.parent_path() / fmt::format(".tmp-{}-{}", path.filename().string(), getpid());
   remove_tree(temporary);
   write_file(temporary, bytes);
   rename_path(temporary, path);

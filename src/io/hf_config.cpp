@@ -85,7 +85,8 @@ LlamaShape::Rope read_rope(const Reader& scaling) {
       const double given = scaling.positive("attention_factor"), usual = 0.1 * std::log(rope.factor) + 1;
       rope.attention_scaling = given != 1;
       if (given != 1 && std::abs(given - usual) > 1e-6)
-        scaling.refuse("attention_factor", fmt::format("{}", given), fmt::format("1 or 0.1 ln(factor) + 1 = {}", usual));
+        scaling.refuse("attention_factor", fmt::format("{}", given),
+                       fmt::format("1 or 0.1 ln(factor) + 1 = {}", usual));
     }
   }
   return rope;

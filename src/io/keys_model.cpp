@@ -1,5 +1,6 @@
 // Keys of the groups run, model, precision, optimizer and schedule.  Source: spec/training.md 1.5.
-// Columns: name, type, default, MaxText's default where it differs, legal values, values of this version, flags, meaning.
+// Columns: name, type, default, MaxText's default where it differs, legal values, values of this version, flags,
+// meaning.
 #include "io/keys.h"
 
 namespace nibble {

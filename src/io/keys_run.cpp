@@ -1,6 +1,6 @@
-// Keys of the groups data, evaluation, checkpointing, parallelism, memory, logging, profiling, diffusion, generation and
-// of single commands.  Source: spec/training.md 1.5, spec/generation.md 1.3, 1.10, 2.9, 3.1.
-// Columns: name, type, default, MaxText's default where it differs, legal values, values of this version, flags, meaning.
+// Keys of the groups data, evaluation, checkpointing, parallelism, memory, logging, profiling, diffusion, generation
+// and of single commands.  Source: spec/training.md 1.5, spec/generation.md 1.3, 1.10, 2.9, 3.1. Columns: name, type,
+// default, MaxText's default where it differs, legal values, values of this version, flags, meaning.
 #include "io/keys.h"
 
 namespace nibble {

@@ -1,5 +1,6 @@
 // Keys of the groups diffusion (training) and generation.  Source: spec/generation.md 1.3, 1.10, 2.9, 3.1, 4.3, 5.2.
-// Columns: name, type, default, MaxText's default where it differs, legal values, values of this version, flags, meaning.
+// Columns: name, type, default, MaxText's default where it differs, legal values, values of this version, flags,
+// meaning.
 #include "io/keys.h"
 
 namespace nibble {

@@ -13,8 +13,8 @@ struct Kernel {
   std::string_view name;  // printed by plan and doctor: "avx512"
   CpuTarget needs;        // instruction sets it was compiled for
   KernelRun run;
-  KernelWorkspace workspace = nullptr;                       // nullptr: none
-  const char* (*refuses)(const KernelShape&) = nullptr;      // nullptr: accepts all; else a reason, or nullptr to accept
+  KernelWorkspace workspace = nullptr;                   // nullptr: none
+  const char* (*refuses)(const KernelShape&) = nullptr;  // nullptr: accepts all; else a reason, or nullptr to accept
 };
 
 /// The vectorised kernels of each op, kernels/cpu/lists.cpp. The reference (kernels/ref) comes after them.

@@ -5,7 +5,8 @@ namespace {
 
 Value batch_hidden(Builder& b, const LlamaConfig& c, BatchShape shape) {
   const Type ids{DType::i32, {shape.rows, shape.length}};
-  const Value tokens = b.input("tokens", ids), positions = b.input("positions", ids), segments = b.input("segments", ids);
+  const Value tokens = b.input("tokens", ids), positions = b.input("positions", ids),
+              segments = b.input("segments", ids);
   const Attend over_rows = [&](Builder& g, int64_t, Value q, Value k, Value v) {
     auto scope = g.scope("attention");
     return attention(g, q, k, v, segments, c.attention_scale(), 0);
@@ -19,7 +20,8 @@ Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss) {
   Graph graph;
   Builder b(graph);
   const Value h = batch_hidden(b, c, shape);
-  const Value targets = b.input("targets", {DType::i32, {shape.rows, shape.length}}), inv_n = b.input("inv_n", {DType::f32, {1}});
+  const Value targets = b.input("targets", {DType::i32, {shape.rows, shape.length}}),
+              inv_n = b.input("inv_n", {DType::f32, {1}});
   auto scope = b.scope("head");
   const CrossEntropy loss = cross_entropy(b, h, llama_head_weight(b, c), targets, inv_n, z_loss);
   b.output("ce", loss.ce);
@@ -40,7 +42,8 @@ Graph llama_decode_graph(const LlamaConfig& c, int64_t rows, int64_t positions) 
   Graph graph;
   Builder b(graph);
   const Type ids{DType::i32, {rows}}, cache{DType::f32, {positions, c.kv_heads, c.head_size}};
-  const Value tokens = b.input("tokens", ids), at = b.input("positions", ids), span = b.input("span", {DType::i32, {2}});
+  const Value tokens = b.input("tokens", ids), at = b.input("positions", ids),
+              span = b.input("span", {DType::i32, {2}});
   const Attend over_cache = [&](Builder& g, int64_t layer, Value q, Value k, Value v) {
     auto scope = g.scope("attention");
     const Value keys = append(g, g.read(StateRole::kv_cache, fmt::format("k.{}", layer), cache), k, span);

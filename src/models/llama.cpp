@@ -25,7 +25,8 @@ Value normalize(Builder& b, const LlamaConfig& c, Value x, std::string_view name
   return rms_norm(b, x, w, c.eps);
 }
 
-Value self_attention(Builder& b, const LlamaConfig& c, const Attend& attend, int64_t layer, Value x, Value positions, Value table) {
+Value self_attention(Builder& b, const LlamaConfig& c, const Attend& attend, int64_t layer, Value x, Value positions,
+                     Value table) {
   auto scope = b.scope("self_attn");
   Value q = split_heads(b, project(b, x, "q_proj", c.heads * c.head_size), c.heads);
   Value k = split_heads(b, project(b, x, "k_proj", c.kv_heads * c.head_size), c.kv_heads);
@@ -44,9 +45,12 @@ Value mlp(Builder& b, const LlamaConfig& c, Value x) {
 
 }  // namespace
 
-double LlamaConfig::attention_scale() const { return score_scale > 0 ? score_scale : 1 / std::sqrt(static_cast<double>(head_size)); }
+double LlamaConfig::attention_scale() const {
+  return score_scale > 0 ? score_scale : 1 / std::sqrt(static_cast<double>(head_size));
+}
 
-Value llama_hidden(Builder& b, const LlamaConfig& c, const Attend& attend, Value tokens, Value positions, Value table_PD) {
+Value llama_hidden(Builder& b, const LlamaConfig& c, const Attend& attend, Value tokens, Value positions,
+                   Value table_PD) {
   Value x = embedding(b, tokens, b.param(llama_embedding, {c.vocab, c.width}));
   for (int64_t i = 0; i < c.layers; ++i) {
     auto scope = b.scope("layers", i);
@@ -57,7 +61,9 @@ Value llama_hidden(Builder& b, const LlamaConfig& c, const Attend& attend, Value
   return c.head_scale == 1 ? x : scale(b, x, c.head_scale);
 }
 
-Value llama_head_weight(Builder& b, const LlamaConfig& c) { return b.param(c.tied ? llama_embedding : llama_head, {c.vocab, c.width}); }
+Value llama_head_weight(Builder& b, const LlamaConfig& c) {
+  return b.param(c.tied ? llama_embedding : llama_head, {c.vocab, c.width});
+}
 
 Value llama_rope_table(Builder& b, const LlamaConfig& c, int64_t positions) {
   return b.read(StateRole::constant, "rope_table", {DType::f32, {positions, c.head_size}});
@@ -67,12 +73,15 @@ std::vector<Parameter> llama_parameters(const LlamaConfig& c, InitMethod method,
   using enum Parameter::Init;
   std::vector<Parameter> list;
   const double by_width = 1 / std::sqrt(static_cast<double>(c.width));
-  const auto matrix = [&](std::string name, int64_t out, int64_t in, Parameter::Init init, double std, double depth = 1) {
-    if (method != InitMethod::fan_in) init = normal, std = method == InitMethod::depth_scaled ? init_std / depth : init_std;
+  const auto matrix = [&](std::string name, int64_t out, int64_t in, Parameter::Init init, double std,
+                          double depth = 1) {
+    if (method != InitMethod::fan_in)
+      init = normal, std = method == InitMethod::depth_scaled ? init_std / depth : init_std;
     list.push_back({std::move(name), {out, in}, init, std});
   };
   const auto norm = [&](std::string name) { list.push_back({std::move(name), {c.width}, ones, 0}); };
-  const double depth = std::sqrt(2 * static_cast<double>(c.layers)), heads_size = static_cast<double>(c.heads * c.head_size);
+  const double depth = std::sqrt(2 * static_cast<double>(c.layers)),
+               heads_size = static_cast<double>(c.heads * c.head_size);
   matrix(llama_embedding, c.vocab, c.width, normal, c.tied ? by_width : 1);
   for (int64_t i = 0; i < c.layers; ++i) {
     const std::string p = fmt::format("model.layers.{}.", i);
@@ -85,7 +94,8 @@ std::vector<Parameter> llama_parameters(const LlamaConfig& c, InitMethod method,
     norm(p + "post_attention_layernorm.weight");
     matrix(p + "mlp.gate_proj.weight", c.hidden, c.width, truncated, by_width);
     matrix(p + "mlp.up_proj.weight", c.hidden, c.width, truncated, by_width);
-    matrix(p + "mlp.down_proj.weight", c.width, c.hidden, truncated, 1 / std::sqrt(static_cast<double>(c.hidden)), depth);
+    matrix(p + "mlp.down_proj.weight", c.width, c.hidden, truncated, 1 / std::sqrt(static_cast<double>(c.hidden)),
+           depth);
   }
   norm("model.norm.weight");
   if (!c.tied) matrix(llama_head, c.vocab, c.width, truncated, by_width);

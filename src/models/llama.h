@@ -15,9 +15,9 @@ struct LlamaConfig {
   int64_t layers = 0, width = 0, heads = 0, kv_heads = 0, head_size = 0, hidden = 0, vocab = 0;
   int64_t max_positions = 2048;
   double eps = 1e-5;
-  bool tied = false;               // the head is the embedding table
-  double score_scale = 0;          // on attention scores; 0 = 1/sqrt(head_size)
-  double head_scale = 1;           // on the hidden states before the head: 1/sqrt(E) for normalize_embedding_logits
+  bool tied = false;       // the head is the embedding table
+  double score_scale = 0;  // on attention scores; 0 = 1/sqrt(head_size)
+  double head_scale = 1;   // on the hidden states before the head: 1/sqrt(E) for normalize_embedding_logits
   RopeConfig rope;
   double attention_scale() const;
 };
@@ -33,8 +33,8 @@ struct Parameter {
 };
 /// In the order of the file: embedding, layers, norm, head. `fold_scores`: q starts divided by sqrt(head_size)
 /// (numerics=maxtext).
-std::vector<Parameter> llama_parameters(const LlamaConfig& c, InitMethod method = InitMethod::fan_in, double init_std = 0.02,
-                                        bool fold_scores = false);
+std::vector<Parameter> llama_parameters(const LlamaConfig& c, InitMethod method = InitMethod::fan_in,
+                                        double init_std = 0.02, bool fold_scores = false);
 int64_t parameter_count(const LlamaConfig& c);
 inline constexpr const char* llama_embedding = "model.embed_tokens.weight";
 inline constexpr const char* llama_head = "lm_head.weight";
@@ -47,7 +47,8 @@ using Attend = std::function<Value(Builder& b, int64_t layer, Value q, Value k, 
 
 /// tokens i32 [...] at positions i32 [...] -> hidden states [..., E] after the last norm; the head belongs to the loss
 /// or to the logits. table: rope_table() as a constant state [P, D].
-Value llama_hidden(Builder& b, const LlamaConfig& c, const Attend& attend, Value tokens, Value positions, Value table_PD);
+Value llama_hidden(Builder& b, const LlamaConfig& c, const Attend& attend, Value tokens, Value positions,
+                   Value table_PD);
 
 /// The constant state that holds the rope table of `positions` rows.
 Value llama_rope_table(Builder& b, const LlamaConfig& c, int64_t positions);

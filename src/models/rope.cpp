@@ -23,7 +23,8 @@ double llama3(double inv, const RopeConfig& c) {
 
 YarnBounds yarn_bounds(const RopeConfig& c, int64_t head_size) {
   const auto dimension = [&](double rotations) {
-    return static_cast<double>(head_size) * log_f64(static_cast<double>(c.original) / (2 * pi * rotations)) / (2 * log_f64(c.theta));
+    return static_cast<double>(head_size) * log_f64(static_cast<double>(c.original) / (2 * pi * rotations)) /
+           (2 * log_f64(c.theta));
   };
   YarnBounds b{dimension(c.beta_fast), dimension(c.beta_slow)};
   if (c.truncate) b.low = std::floor(b.low), b.high = std::ceil(b.high);

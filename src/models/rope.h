@@ -9,12 +9,12 @@ namespace nibble {
 struct RopeConfig {
   enum class Kind { standard, linear, llama3, yarn } kind = Kind::standard;
   double theta = 10000;
-  double factor = 1;                    // linear, llama3, yarn
-  double low = 1, high = 4;             // llama3: wavelengths in units of the original length
-  int64_t original = 8192;              // llama3, yarn: positions of the first training
-  double beta_fast = 32, beta_slow = 1; // yarn: rotations at which interpolation starts and ends
-  bool truncate = true;                 // yarn: bounds rounded outwards
-  bool attention_scaling = false;       // yarn: sines and cosines times 0.1 ln(factor) + 1
+  double factor = 1;                     // linear, llama3, yarn
+  double low = 1, high = 4;              // llama3: wavelengths in units of the original length
+  int64_t original = 8192;               // llama3, yarn: positions of the first training
+  double beta_fast = 32, beta_slow = 1;  // yarn: rotations at which interpolation starts and ends
+  bool truncate = true;                  // yarn: bounds rounded outwards
+  bool attention_scaling = false;        // yarn: sines and cosines times 0.1 ln(factor) + 1
   bool operator==(const RopeConfig&) const = default;
 };
 

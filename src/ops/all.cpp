@@ -4,11 +4,20 @@
 
 namespace nibble {
 namespace {
-constexpr const Op* table[] = {
-    &embedding_op, &embedding_grad_op, &linear_op, &linear_dgrad_op, &linear_wgrad_op, &rms_norm_op, &rms_norm_grad_op,
-    &rope_op, &attention_op, &attention_grad_op, &swiglu_op, &swiglu_grad_op, &add_op, &scale_op, &split_heads_op,
-    &merge_heads_op, &zeros_op, &ones_op, &cross_entropy_op, &cross_entropy_grad_op, &append_op, &attention_cached_op,
-    &take_row_op, &adamw_op, &sgd_op, &sum_squares_op, &norm_op};
+constexpr const Op* table[] = {&embedding_op,     &embedding_grad_op,
+                               &linear_op,        &linear_dgrad_op,
+                               &linear_wgrad_op,  &rms_norm_op,
+                               &rms_norm_grad_op, &rope_op,
+                               &attention_op,     &attention_grad_op,
+                               &swiglu_op,        &swiglu_grad_op,
+                               &add_op,           &scale_op,
+                               &split_heads_op,   &merge_heads_op,
+                               &zeros_op,         &ones_op,
+                               &cross_entropy_op, &cross_entropy_grad_op,
+                               &append_op,        &attention_cached_op,
+                               &take_row_op,      &adamw_op,
+                               &sgd_op,           &sum_squares_op,
+                               &norm_op};
 }  // namespace
 
 std::span<const Op* const> all_ops() { return table; }

@@ -13,10 +13,13 @@ int64_t causal_pairs(int64_t t, int64_t window) {
 }
 
 void require_qkv(const OpCall& c, const Type& q, const Type& k, const Type& v, const Type& segments) {
-  c.require(q.rank() == 4 && k.rank() == 4 && k == v, "q {} must be [B, T, H, D], k {} and v {} [B, T, K, D]", to_string(q), to_string(k), to_string(v));
-  c.require(q.dim(0) == k.dim(0) && q.dim(1) == k.dim(1) && q.dim(3) == k.dim(3), "q {} and k {} must share B, T and D", to_string(q), to_string(k));
+  c.require(q.rank() == 4 && k.rank() == 4 && k == v, "q {} must be [B, T, H, D], k {} and v {} [B, T, K, D]",
+            to_string(q), to_string(k), to_string(v));
+  c.require(q.dim(0) == k.dim(0) && q.dim(1) == k.dim(1) && q.dim(3) == k.dim(3), "q {} and k {} must share B, T and D",
+            to_string(q), to_string(k));
   c.require(q.dim(2) % k.dim(2) == 0, "{} query heads must be a multiple of {} key/value heads", q.dim(2), k.dim(2));
-  c.require(segments == Type{DType::i32, {q.dim(0), q.dim(1)}}, "segments {} must be i32 [B, T] of q {}", to_string(segments), to_string(q));
+  c.require(segments == Type{DType::i32, {q.dim(0), q.dim(1)}}, "segments {} must be i32 [B, T] of q {}",
+            to_string(segments), to_string(q));
   c.require(c.attrs.get_int("window") >= 0 && c.attrs.get_double("scale") > 0, "window or scale is negative");
 }
 Types attention_shape(const OpCall& c) {
@@ -30,16 +33,17 @@ Cost attention_cost(const OpCall& c) { return {product_flops(c, c.in[0], 2), c.i
 
 void attention_vjp(Vjp& g) {
   NIBBLE_CHECK(!g.grad(1).valid(), "{}: lse is for the gradient alone, nothing else reads it", g.node().label);
-  const Values d = g.builder().emit(attention_grad_op, {g.grad(0), g.in(0), g.in(1), g.in(2), g.out(0), g.out(1), g.in(3)},
-                                    g.node().attrs);
+  const Values d = g.builder().emit(
+      attention_grad_op, {g.grad(0), g.in(0), g.in(1), g.in(2), g.out(0), g.out(1), g.in(3)}, g.node().attrs);
   for (int i = 0; i < 3; ++i)
     if (g.wants(i)) g.give(i, d[static_cast<size_t>(i)]);
 }
 
 Types attention_grad_shape(const OpCall& c) {
   require_qkv(c, c.in[1], c.in[2], c.in[3], c.in[6]);
-  c.require(c.in[0] == c.in[1] && c.in[4] == c.in[1] && c.in[5] == c.in[1].drop_last(), "dout {}, out {} and lse {} do not fit q {}",
-            to_string(c.in[0]), to_string(c.in[4]), to_string(c.in[5]), to_string(c.in[1]));
+  c.require(c.in[0] == c.in[1] && c.in[4] == c.in[1] && c.in[5] == c.in[1].drop_last(),
+            "dout {}, out {} and lse {} do not fit q {}", to_string(c.in[0]), to_string(c.in[4]), to_string(c.in[5]),
+            to_string(c.in[1]));
   return {c.in[1], c.in[2], c.in[3]};
 }
 Cost attention_grad_cost(const OpCall& c) { return {product_flops(c, c.in[1], 5), c.io_bytes()}; }
@@ -47,10 +51,19 @@ Cost attention_grad_cost(const OpCall& c) { return {product_flops(c, c.in[1], 5)
 }  // namespace
 
 // h and k are cut together: a query head needs its key/value head.
-constinit const Op attention_op{.name = "attention", .shape = attention_shape, .vjp = attention_vjp, .cost = attention_cost,
-                                .sharding = "bthd, btkd, btkd, bt -> bthd, bth | t whole, d whole, h with k", .composed = nullptr};
-constinit const Op attention_grad_op{.name = "attention_grad", .shape = attention_grad_shape, .vjp = nullptr, .cost = attention_grad_cost,
-                                     .sharding = "bthd, bthd, btkd, btkd, bthd, bth, bt -> bthd, btkd, btkd | t whole, d whole, h with k", .composed = nullptr};
+constinit const Op attention_op{.name = "attention",
+                                .shape = attention_shape,
+                                .vjp = attention_vjp,
+                                .cost = attention_cost,
+                                .sharding = "bthd, btkd, btkd, bt -> bthd, bth | t whole, d whole, h with k",
+                                .composed = nullptr};
+constinit const Op attention_grad_op{
+    .name = "attention_grad",
+    .shape = attention_grad_shape,
+    .vjp = nullptr,
+    .cost = attention_grad_cost,
+    .sharding = "bthd, bthd, btkd, btkd, bthd, bth, bt -> bthd, btkd, btkd | t whole, d whole, h with k",
+    .composed = nullptr};
 
 Value attention(Builder& b, Value q, Value k, Value v, Value segments, double scale, int64_t window) {
   return b.emit(attention_op, {q, k, v, segments}, {{"scale", scale}, {"window", window}})[0];

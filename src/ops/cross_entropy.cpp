@@ -9,8 +9,10 @@ namespace {
 constexpr InPlace accumulates[] = {{0, 0}};
 
 void require_head(const OpCall& c, const Type& h, const Type& w, const Type& targets, const Type& inv_n) {
-  c.require(w.rank() == 2 && h.dim(-1) == w.dim(1), "weight {} must be [V, E] with E the last axis of h {}", to_string(w), to_string(h));
-  c.require(targets == h.drop_last().as(DType::i32), "targets {} must be i32 with the leading axes of h {}", to_string(targets), to_string(h));
+  c.require(w.rank() == 2 && h.dim(-1) == w.dim(1), "weight {} must be [V, E] with E the last axis of h {}",
+            to_string(w), to_string(h));
+  c.require(targets == h.drop_last().as(DType::i32), "targets {} must be i32 with the leading axes of h {}",
+            to_string(targets), to_string(h));
   c.require(inv_n == Type{DType::f32, {1}}, "inv_n must be f32[1], got {}", to_string(inv_n));
 }
 Types ce_shape(const OpCall& c) {
@@ -23,7 +25,8 @@ void ce_vjp(Vjp& g) {
   Builder& b = g.builder();
   NIBBLE_CHECK(b.graph().producer(g.grad(0)).op == &ones_op && !g.grad(1).valid(),
                "cross_entropy must be the root of the gradient: its own gradient is that of the batch's loss");
-  const Values d = b.emit(cross_entropy_grad_op, {g.accumulator(1), g.in(0), g.in(1), g.in(2), g.in(3)}, g.node().attrs);
+  const Values d =
+      b.emit(cross_entropy_grad_op, {g.accumulator(1), g.in(0), g.in(1), g.in(2), g.in(3)}, g.node().attrs);
   if (g.wants(1)) g.give_accumulated(1, d[0]);
   if (g.wants(0)) g.give(0, d[1]);
   g.replace(0, d[2]), g.replace(1, d[3]);
@@ -31,17 +34,28 @@ void ce_vjp(Vjp& g) {
 
 Types ce_grad_shape(const OpCall& c) {
   require_head(c, c.in[1], c.in[2], c.in[3], c.in[4]);
-  c.require(c.in[0] == c.in[2], "accumulator {} must have the type of the weight {}", to_string(c.in[0]), to_string(c.in[2]));
+  c.require(c.in[0] == c.in[2], "accumulator {} must have the type of the weight {}", to_string(c.in[0]),
+            to_string(c.in[2]));
   return {c.in[0], c.in[1], c.in[1].drop_last(), c.in[1].drop_last()};
 }
 Cost ce_grad_cost(const OpCall& c) { return {6 * c.in[1].numel() * c.in[2].dim(0), c.io_bytes()}; }
 
 }  // namespace
 
-constinit const Op cross_entropy_op{.name = "cross_entropy", .shape = ce_shape, .vjp = ce_vjp, .cost = ce_cost,
-                                    .sharding = "...e, ve, ..., 1 -> ..., ... | e whole, v whole", .composed = nullptr};
-constinit const Op cross_entropy_grad_op{.name = "cross_entropy_grad", .shape = ce_grad_shape, .vjp = nullptr, .cost = ce_grad_cost,
-                                         .sharding = "+ve, ...e, ve, ..., 1 -> ve, ...e, ..., ... | e whole, v whole, ... sum", .composed = nullptr, .in_place = accumulates};
+constinit const Op cross_entropy_op{.name = "cross_entropy",
+                                    .shape = ce_shape,
+                                    .vjp = ce_vjp,
+                                    .cost = ce_cost,
+                                    .sharding = "...e, ve, ..., 1 -> ..., ... | e whole, v whole",
+                                    .composed = nullptr};
+constinit const Op cross_entropy_grad_op{
+    .name = "cross_entropy_grad",
+    .shape = ce_grad_shape,
+    .vjp = nullptr,
+    .cost = ce_grad_cost,
+    .sharding = "+ve, ...e, ve, ..., 1 -> ve, ...e, ..., ... | e whole, v whole, ... sum",
+    .composed = nullptr,
+    .in_place = accumulates};
 
 CrossEntropy cross_entropy(Builder& b, Value h, Value weight_VE, Value targets, Value inv_n, double z_loss) {
   const Values r = b.emit(cross_entropy_op, {h, weight_VE, targets, inv_n}, {{"z_loss", z_loss}});

@@ -5,7 +5,8 @@ namespace nibble {
 namespace {
 
 Types same_as_all(const OpCall& c) {
-  for (const Type& t : c.in) c.require(t == c.in[0], "all inputs must have the type of the first, {}", to_string(c.in[0]));
+  for (const Type& t : c.in)
+    c.require(t == c.in[0], "all inputs must have the type of the first, {}", to_string(c.in[0]));
   return {c.in[0]};
 }
 Cost one_flop(const OpCall& c) { return {c.out[0].numel(), c.io_bytes()}; }
@@ -32,10 +33,30 @@ Cost swiglu_grad_cost(const OpCall& c) { return {12 * c.in[0].numel(), c.io_byte
 
 }  // namespace
 
-constinit const Op add_op{.name = "add", .shape = same_as_all, .vjp = add_vjp, .cost = one_flop, .sharding = "..., ... -> ...", .composed = nullptr};
-constinit const Op scale_op{.name = "scale", .shape = same_as_all, .vjp = scale_vjp, .cost = one_flop, .sharding = "... -> ...", .composed = nullptr};
-constinit const Op swiglu_op{.name = "swiglu", .shape = same_as_all, .vjp = swiglu_vjp, .cost = swiglu_cost, .sharding = "..., ... -> ...", .composed = nullptr};
-constinit const Op swiglu_grad_op{.name = "swiglu_grad", .shape = swiglu_grad_shape, .vjp = nullptr, .cost = swiglu_grad_cost, .sharding = "..., ..., ... -> ..., ...", .composed = nullptr};
+constinit const Op add_op{.name = "add",
+                          .shape = same_as_all,
+                          .vjp = add_vjp,
+                          .cost = one_flop,
+                          .sharding = "..., ... -> ...",
+                          .composed = nullptr};
+constinit const Op scale_op{.name = "scale",
+                            .shape = same_as_all,
+                            .vjp = scale_vjp,
+                            .cost = one_flop,
+                            .sharding = "... -> ...",
+                            .composed = nullptr};
+constinit const Op swiglu_op{.name = "swiglu",
+                             .shape = same_as_all,
+                             .vjp = swiglu_vjp,
+                             .cost = swiglu_cost,
+                             .sharding = "..., ... -> ...",
+                             .composed = nullptr};
+constinit const Op swiglu_grad_op{.name = "swiglu_grad",
+                                  .shape = swiglu_grad_shape,
+                                  .vjp = nullptr,
+                                  .cost = swiglu_grad_cost,
+                                  .sharding = "..., ..., ... -> ..., ...",
+                                  .composed = nullptr};
 
 Value add(Builder& b, Value x, Value y) { return b.emit1(add_op, {x, y}); }
 Value scale(Builder& b, Value x, double factor) { return b.emit1(scale_op, {x}, {{"factor", factor}}); }

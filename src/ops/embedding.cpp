@@ -9,8 +9,8 @@ constexpr InPlace accumulates[] = {{0, 0}};
 
 Types embedding_shape(const OpCall& c) {
   const Type &tokens = c.in[0], &table = c.in[1];
-  c.require(tokens.dtype == DType::i32 && table.rank() == 2 && tokens.rank() < Shape::max_rank, "tokens {} must be i32 and table {} [V, E]",
-            to_string(tokens), to_string(table));
+  c.require(tokens.dtype == DType::i32 && table.rank() == 2 && tokens.rank() < Shape::max_rank,
+            "tokens {} must be i32 and table {} [V, E]", to_string(tokens), to_string(table));
   std::vector<int64_t> dims(tokens.shape.dims().begin(), tokens.shape.dims().end());
   dims.push_back(table.dim(1));
   return {{table.dtype, Shape(dims)}};
@@ -30,9 +30,19 @@ Cost embedding_grad_cost(const OpCall& c) { return {c.in[2].numel(), 3 * c.in[2]
 
 }  // namespace
 
-constinit const Op embedding_op{.name = "embedding", .shape = embedding_shape, .vjp = embedding_vjp, .cost = embedding_cost, .sharding = "..., ve -> ...e | v whole", .composed = nullptr};
-constinit const Op embedding_grad_op{.name = "embedding_grad", .shape = embedding_grad_shape, .vjp = nullptr, .cost = embedding_grad_cost,
-                                     .sharding = "+ve, ..., ...e -> ve | v whole, ... sum", .composed = nullptr, .in_place = accumulates};
+constinit const Op embedding_op{.name = "embedding",
+                                .shape = embedding_shape,
+                                .vjp = embedding_vjp,
+                                .cost = embedding_cost,
+                                .sharding = "..., ve -> ...e | v whole",
+                                .composed = nullptr};
+constinit const Op embedding_grad_op{.name = "embedding_grad",
+                                     .shape = embedding_grad_shape,
+                                     .vjp = nullptr,
+                                     .cost = embedding_grad_cost,
+                                     .sharding = "+ve, ..., ...e -> ve | v whole, ... sum",
+                                     .composed = nullptr,
+                                     .in_place = accumulates};
 
 Value embedding(Builder& b, Value tokens, Value table_VE) { return b.emit1(embedding_op, {tokens, table_VE}); }
 

@@ -9,7 +9,8 @@ constexpr InPlace accumulates[] = {{0, 0}};
 
 Types norm_shape(const OpCall& c) {
   const Type &x = c.in[0], &w = c.in[1];
-  c.require(w.rank() == 1 && w.dim(0) == x.dim(-1), "w {} must be as long as the last axis of x {}", to_string(w), to_string(x));
+  c.require(w.rank() == 1 && w.dim(0) == x.dim(-1), "w {} must be as long as the last axis of x {}", to_string(w),
+            to_string(x));
   return {x, x.drop_last()};
 }
 Cost norm_cost(const OpCall& c) { return {4 * c.in[0].numel(), c.io_bytes()}; }
@@ -31,9 +32,19 @@ Cost norm_grad_cost(const OpCall& c) { return {10 * c.in[1].numel(), c.io_bytes(
 
 }  // namespace
 
-constinit const Op rms_norm_op{.name = "rms_norm", .shape = norm_shape, .vjp = norm_vjp, .cost = norm_cost, .sharding = "...c, c -> ...c, ... | c whole", .composed = nullptr};
-constinit const Op rms_norm_grad_op{.name = "rms_norm_grad", .shape = norm_grad_shape, .vjp = nullptr, .cost = norm_grad_cost,
-                                    .sharding = "+c, ...c, ...c, c, ... -> c, ...c | c whole, ... sum", .composed = nullptr, .in_place = accumulates};
+constinit const Op rms_norm_op{.name = "rms_norm",
+                               .shape = norm_shape,
+                               .vjp = norm_vjp,
+                               .cost = norm_cost,
+                               .sharding = "...c, c -> ...c, ... | c whole",
+                               .composed = nullptr};
+constinit const Op rms_norm_grad_op{.name = "rms_norm_grad",
+                                    .shape = norm_grad_shape,
+                                    .vjp = nullptr,
+                                    .cost = norm_grad_cost,
+                                    .sharding = "+c, ...c, ...c, c, ... -> c, ...c | c whole, ... sum",
+                                    .composed = nullptr,
+                                    .in_place = accumulates};
 
 Value rms_norm(Builder& b, Value x, Value w, double eps) { return b.emit(rms_norm_op, {x, w}, {{"eps", eps}})[0]; }
 

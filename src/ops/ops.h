@@ -38,7 +38,8 @@ struct CrossEntropy {
 };
 CrossEntropy cross_entropy(Builder& b, Value h, Value weight_VE, Value targets, Value inv_n, double z_loss);
 
-/// Writes the first span[1] rows of x [R, K, D] to cache [N, K, D] from position span[0]; span i32 [2] = {start, count}.
+/// Writes the first span[1] rows of x [R, K, D] to cache [N, K, D] from position span[0]; span i32 [2] = {start,
+/// count}.
 Value append(Builder& b, Value cache_NKD, Value x_RKD, Value span);
 /// Attention of rows at positions start.. over the cache, which holds their own keys already. q [R, H, D] -> [R, H, D];
 /// rows from count on are 0. Sums in the order of `attention`, so a step's result equals the training graph's.
@@ -47,11 +48,21 @@ Value attention_cached(Builder& b, Value q_RHD, Value k_NKD, Value v_NKD, Value 
 Value take_row(Builder& b, Value x_RE, Value index);
 
 /// Numbers of one update that change from step to step: f32 [8].
-enum UpdateScalar { update_lr, update_b1, update_1mb1, update_b2, update_1mb2, update_c1, update_c2, update_clip, update_scalars };
+enum UpdateScalar {
+  update_lr,
+  update_b1,
+  update_1mb1,
+  update_b2,
+  update_1mb2,
+  update_c1,
+  update_c2,
+  update_clip,
+  update_scalars
+};
 /// AdamW (and adam_pax, by its scalars) as in spec/training.md 2.9, in place. The gradient is the sum of `gradients`
 /// in order, times the clip factor. Returns the new weight.
 Value adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root,
-           double weight_decay);
+            double weight_decay);
 Value sgd(Builder& b, Value w, const Values& gradients, Value scalars);
 /// Sums of squares per 16x16 tile (2-D) or 256 elements (1-D) of the sum of `parts`, in f64 (spec/training.md 2.11).
 Value sum_squares(Builder& b, const Values& parts);

@@ -8,8 +8,10 @@ namespace {
 Types rope_shape(const OpCall& c) {
   const Type &x = c.in[0], &table = c.in[1], &positions = c.in[2];
   c.require(x.rank() >= 3 && x.dim(-1) % 2 == 0, "x {} must be [..., heads, even head size]", to_string(x));
-  c.require(table.rank() == 2 && table.dim(1) == x.dim(-1), "table {} must be [positions, head size of x {}]", to_string(table), to_string(x));
-  c.require(positions == x.drop_last().drop_last().as(DType::i32), "positions {} must be i32 with the leading axes of x {}", to_string(positions), to_string(x));
+  c.require(table.rank() == 2 && table.dim(1) == x.dim(-1), "table {} must be [positions, head size of x {}]",
+            to_string(table), to_string(x));
+  c.require(positions == x.drop_last().drop_last().as(DType::i32),
+            "positions {} must be i32 with the leading axes of x {}", to_string(positions), to_string(x));
   return {x};
 }
 Cost rope_cost(const OpCall& c) { return {3 * c.in[0].numel(), 2 * c.in[0].nbytes()}; }
@@ -20,7 +22,12 @@ void rope_vjp(Vjp& g) {
 
 }  // namespace
 
-constinit const Op rope_op{.name = "rope", .shape = rope_shape, .vjp = rope_vjp, .cost = rope_cost, .sharding = "...hd, pd, ... -> ...hd | d whole, p whole", .composed = nullptr};
+constinit const Op rope_op{.name = "rope",
+                           .shape = rope_shape,
+                           .vjp = rope_vjp,
+                           .cost = rope_cost,
+                           .sharding = "...hd, pd, ... -> ...hd | d whole, p whole",
+                           .composed = nullptr};
 
 Value rope(Builder& b, Value x, Value table_PD, Value positions) {
   return b.emit1(rope_op, {x, table_PD, positions}, {{"inverse", int64_t{0}}});

@@ -16,7 +16,8 @@ class Tape final : public Vjp {
     find_active(wanted);
     count_uses();
     for (const auto& [root, seed] : roots) {
-      NIBBLE_CHECK(graph_.type(root) == graph_.type(seed), "seed {} for a root {}", to_string(graph_.type(seed)), to_string(graph_.type(root)));
+      NIBBLE_CHECK(graph_.type(root) == graph_.type(seed), "seed {} for a root {}", to_string(graph_.type(seed)),
+                   to_string(graph_.type(root)));
       terms_[root.id].push_back(seed);
     }
     for (size_t i = forward_nodes_; i-- > 0;) visit(i);
@@ -31,11 +32,13 @@ class Tape final : public Vjp {
   Value grad(int i) const override { return grads_[static_cast<size_t>(i)]; }
   bool wants(int i) const override { return active(in(i)); }
   void give(int i, Value g) override {
-    NIBBLE_CHECK(graph_.type(g) == graph_.type(in(i)), "{}: gradient {} of an input {}", node_.op->name, to_string(graph_.type(g)), to_string(graph_.type(in(i))));
+    NIBBLE_CHECK(graph_.type(g) == graph_.type(in(i)), "{}: gradient {} of an input {}", node_.op->name,
+                 to_string(graph_.type(g)), to_string(graph_.type(in(i))));
     given_.push_back(i);
     if (!active(in(i))) return;
-    NIBBLE_CHECK(!is_parameter(in(i)), "{} ({}): the gradient of parameter {} is no sum over tokens here, not in this version", node_.op->name,
-                 node_.label, graph_.producer(in(i)).attrs.get_string("name"));
+    NIBBLE_CHECK(!is_parameter(in(i)),
+                 "{} ({}): the gradient of parameter {} is no sum over tokens here, not in this version",
+                 node_.op->name, node_.label, graph_.producer(in(i)).attrs.get_string("name"));
     terms_[in(i).id].push_back(g);
   }
   Value accumulator(int i) override {
@@ -90,7 +93,8 @@ class Tape final : public Vjp {
     given_.clear();
     node_.op->vjp(*this);
     for (int k = 0; k < static_cast<int>(node_.in.size()); ++k)
-      NIBBLE_CHECK(!active(in(k)) || std::ranges::count(given_, k) > 0, "{} ({}) is not differentiable in operand {}", node_.op->name, node_.label, k);
+      NIBBLE_CHECK(!active(in(k)) || std::ranges::count(given_, k) > 0, "{} ({}) is not differentiable in operand {}",
+                   node_.op->name, node_.label, k);
     b_.set_label("");
   }
 
@@ -171,7 +175,8 @@ std::vector<Value> remove_dead(Graph& graph) {
   for (size_t i = graph.nodes.size(); i-- > 0;) {
     const Node& n = graph.nodes[i];
     keep[i] = std::ranges::any_of(n.out, [&](Value v) { return live[static_cast<size_t>(v.id)]; }) ||
-              std::ranges::any_of(n.op->in_place, [&](InPlace w) { return state_of(graph, n.in[static_cast<size_t>(w.in)]) >= 0; });
+              std::ranges::any_of(n.op->in_place,
+                                  [&](InPlace w) { return state_of(graph, n.in[static_cast<size_t>(w.in)]) >= 0; });
     if (!keep[i]) continue;
     for (const Value v : n.in) live[static_cast<size_t>(v.id)] = true;
   }

@@ -25,7 +25,8 @@ void find_buffers(const Graph& graph, MemoryPlan& plan) {
   for (int32_t i = 0; i < end; ++i) {
     const Node& n = graph.nodes[static_cast<size_t>(i)];
     for (const Value v : n.in)
-      if (const int32_t b = plan.buffer_of[static_cast<size_t>(v.id)]; b >= 0) plan.buffers[static_cast<size_t>(b)].last = i;
+      if (const int32_t b = plan.buffer_of[static_cast<size_t>(v.id)]; b >= 0)
+        plan.buffers[static_cast<size_t>(b)].last = i;
     for (size_t k = 0; k < n.out.size(); ++k) {
       const auto id = static_cast<size_t>(n.out[k].id);
       if (n.op == &read_op) {
@@ -40,7 +41,8 @@ void find_buffers(const Graph& graph, MemoryPlan& plan) {
     }
   }
   for (const Output& o : graph.outputs)
-    if (const int32_t b = plan.buffer_of[static_cast<size_t>(o.value.id)]; b >= 0) plan.buffers[static_cast<size_t>(b)].keeps = true;
+    if (const int32_t b = plan.buffer_of[static_cast<size_t>(o.value.id)]; b >= 0)
+      plan.buffers[static_cast<size_t>(b)].keeps = true;
   for (Placement& p : plan.buffers)
     if (p.keeps) p.first = 0, p.last = end;
 }

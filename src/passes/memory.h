@@ -13,11 +13,11 @@ constexpr int64_t align_up(int64_t bytes) { return (bytes + arena_alignment - 1)
 
 /// Where one buffer of an executable's temporary part lies.
 struct Placement {
-  Value value;          // the first value that lives in the buffer; views and in-place results share it
-  int64_t offset = 0;   // from the start of the temporary part
+  Value value;         // the first value that lives in the buffer; views and in-place results share it
+  int64_t offset = 0;  // from the start of the temporary part
   int64_t bytes = 0;
   int32_t first = 0, last = 0;  // nodes between which it is alive, inclusive
-  bool keeps = false;   // input or output: alive from start to end
+  bool keeps = false;           // input or output: alive from start to end
 };
 
 struct MemoryPlan {
@@ -25,7 +25,7 @@ struct MemoryPlan {
   std::vector<int32_t> buffer_of;  // by Value::id: index into buffers; -1 for states
   std::vector<int32_t> state_of;   // by Value::id: the read node whose state it lives in; -1 for the others
   int64_t workspace_offset = 0, workspace_bytes = 0;  // largest need of any kernel, one piece after all buffers
-  int64_t bytes = 0;               // the temporary part, workspace included
+  int64_t bytes = 0;                                  // the temporary part, workspace included
 };
 
 /// Offsets by first fit in order of decreasing size; a buffer is alive from the node that makes it to the last that

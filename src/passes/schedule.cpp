@@ -10,7 +10,11 @@ bool is_source(const Node& n) { return n.op == &input_op || n.op == &read_op; }
 
 class Scheduler {
  public:
-  explicit Scheduler(Graph& graph) : g_(graph), readers_left_(graph.values.size(), 0), waits_for_(graph.nodes.size(), 0), then_(graph.nodes.size()) {}
+  explicit Scheduler(Graph& graph)
+      : g_(graph),
+        readers_left_(graph.values.size(), 0),
+        waits_for_(graph.nodes.size(), 0),
+        then_(graph.nodes.size()) {}
 
   std::vector<size_t> order() {
     edges();
@@ -28,7 +32,8 @@ class Scheduler {
       for (const size_t t : then_[next])
         if (--waits_for_[t] == 0) ready.insert(t);
     }
-    NIBBLE_CHECK(order.size() == g_.nodes.size(), "the graph has a cycle: {} of {} nodes can run", order.size(), g_.nodes.size());
+    NIBBLE_CHECK(order.size() == g_.nodes.size(), "the graph has a cycle: {} of {} nodes can run", order.size(),
+                 g_.nodes.size());
     return order;
   }
 
@@ -47,9 +52,12 @@ class Scheduler {
         readers[static_cast<size_t>(g_.behind_views(v).id)].push_back(i);
         ++readers_left_[static_cast<size_t>(v.id)];
       }
-    for (size_t i = 0; i < g_.nodes.size(); ++i)  // a writer in place waits for all readers of the old value and its views
+    for (size_t i = 0; i < g_.nodes.size();
+         ++i)  // a writer in place waits for all readers of the old value and its views
       for (const InPlace& w : g_.nodes[i].op->in_place)
-        for (const size_t r : readers[static_cast<size_t>(g_.behind_views(g_.nodes[i].in[static_cast<size_t>(w.in)]).id)]) edge(r, i);
+        for (const size_t r :
+             readers[static_cast<size_t>(g_.behind_views(g_.nodes[i].in[static_cast<size_t>(w.in)]).id)])
+          edge(r, i);
     for (const Output& o : g_.outputs) ++readers_left_[static_cast<size_t>(o.value.id)];
   }
 
@@ -59,7 +67,8 @@ class Scheduler {
     int64_t bytes = 0;
     if (!n.op->view)
       for (size_t k = 0; k < n.out.size(); ++k)
-        if (std::ranges::none_of(n.op->in_place, [k](InPlace w) { return static_cast<size_t>(w.out) == k; })) bytes += g_.type(n.out[k]).nbytes();
+        if (std::ranges::none_of(n.op->in_place, [k](InPlace w) { return static_cast<size_t>(w.out) == k; }))
+          bytes += g_.type(n.out[k]).nbytes();
     for (size_t k = 0; k < n.in.size(); ++k) {
       if (n.op->view || is_source(g_.producer(n.in[k]))) continue;
       if (std::ranges::any_of(n.op->in_place, [k](InPlace w) { return static_cast<size_t>(w.in) == k; })) continue;
@@ -80,7 +89,8 @@ void schedule(Graph& graph) {
   std::vector<Node> nodes;
   nodes.reserve(order.size());
   for (const size_t i : order) {
-    for (const Value v : graph.nodes[i].out) graph.values[static_cast<size_t>(v.id)].node = static_cast<int32_t>(nodes.size());
+    for (const Value v : graph.nodes[i].out)
+      graph.values[static_cast<size_t>(v.id)].node = static_cast<int32_t>(nodes.size());
     nodes.push_back(std::move(graph.nodes[i]));
   }
   graph.nodes = std::move(nodes);

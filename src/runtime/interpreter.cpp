@@ -32,7 +32,8 @@ Tensor Interpreter::input(std::string_view name) const {
 
 Tensor Interpreter::state(StateRole role, std::string_view name) const {
   for (const Node& n : graph_.nodes)
-    if (n.op == &read_op && n.attrs.get_string("role") == name_of(role) && n.attrs.get_string("name") == name) return value(n.out[0]);
+    if (n.op == &read_op && n.attrs.get_string("role") == name_of(role) && n.attrs.get_string("name") == name)
+      return value(n.out[0]);
   internal_error(fmt::format("the graph does not read {} {}", name_of(role), name), __FILE__, __LINE__);
 }
 

@@ -16,7 +16,8 @@ bool computes(const Node& n) { return n.op != &input_op && n.op != &read_op && !
 
 StateRole role_of(const Node& read) {
   StateRole role{};
-  NIBBLE_CHECK(parse_state_role(read.attrs.get_string("role"), &role), "unknown role of a state: {}", to_string(read.attrs));
+  NIBBLE_CHECK(parse_state_role(read.attrs.get_string("role"), &role), "unknown role of a state: {}",
+               to_string(read.attrs));
   return role;
 }
 
@@ -29,7 +30,8 @@ void collect_states(const Graph& graph, std::vector<StateInfo>& states) {
     bool known = false;
     for (const StateInfo& s : states)
       if (s.role == role && s.name == name) {
-        NIBBLE_CHECK(s.type == type, "state {} is {} in one graph and {} in another", name, to_string(s.type), to_string(type));
+        NIBBLE_CHECK(s.type == type, "state {} is {} in one graph and {} in another", name, to_string(s.type),
+                     to_string(type));
         known = true;
       }
     if (!known) states.push_back({role, name, type});
@@ -49,7 +51,8 @@ ExecutablePlan plan_executable(NamedGraph named, int threads, CpuTarget target) 
   verify(plan.graph, "schedule");
   Types in, out;
   for (const Node& n : plan.graph.nodes)
-    plan.kernels.push_back(computes(n) ? choose_kernel(*n.op, shape_of(plan.graph, n, in, out, threads), target) : KernelChoice{});
+    plan.kernels.push_back(computes(n) ? choose_kernel(*n.op, shape_of(plan.graph, n, in, out, threads), target)
+                                       : KernelChoice{});
   plan.memory = plan_memory(plan.graph, [&](const Node& n) -> int64_t {
     const KernelChoice& k = plan.kernels[static_cast<size_t>(&n - plan.graph.nodes.data())];
     return k.workspace != nullptr ? k.workspace(shape_of(plan.graph, n, in, out, threads)) : 0;
@@ -121,7 +124,9 @@ Program::Program(ProgramPlan plan) : plan_(std::move(plan)), pool_(std::make_uni
   const auto bytes = static_cast<size_t>(std::max<int64_t>(plan_.arena_bytes(), 1));
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    throw Error("E107", "{} bytes of memory for the arena are not to be had", bytes).where("{}", std::strerror(errno)).hint("a smaller per_device_batch_size or max_target_length");
+    throw Error("E107", "{} bytes of memory for the arena are not to be had", bytes)
+        .where("{}", std::strerror(errno))
+        .hint("a smaller per_device_batch_size or max_target_length");
   madvise(memory, bytes, MADV_HUGEPAGE);  // panels walk many small pages
   arena_ = static_cast<std::byte*>(memory);
   for (const ExecutablePlan& e : plan_.executables) {

@@ -50,7 +50,8 @@ KernelChoice choose_kernel(const Op& op, const KernelShape& shape, CpuTarget tar
   for (const Kernel& k : row.cpu) {
     const char* reason = k.refuses != nullptr ? k.refuses(shape) : nullptr;
     if (k.needs > target) {
-      choice.refusals += fmt::format("{}{}: needs {}, cpu_target is {}", choice.refusals.empty() ? "" : "; ", k.name, name_of(k.needs), name_of(target));
+      choice.refusals += fmt::format("{}{}: needs {}, cpu_target is {}", choice.refusals.empty() ? "" : "; ", k.name,
+                                     name_of(k.needs), name_of(target));
     } else if (reason != nullptr) {
       choice.refusals += fmt::format("{}{}: {}", choice.refusals.empty() ? "" : "; ", k.name, reason);
     } else {

@@ -23,7 +23,7 @@ struct KernelChoice {
   std::string_view name;  // "avx512", "avx2", "ref"
   KernelRun run = nullptr;
   KernelWorkspace workspace = nullptr;
-  std::string refusals;   // why each faster kernel was passed over, "avx512: needs avx512, cpu_target is avx2"
+  std::string refusals;  // why each faster kernel was passed over, "avx512: needs avx512, cpu_target is avx2"
 };
 KernelChoice choose_kernel(const Op& op, const KernelShape& shape, CpuTarget target);
 

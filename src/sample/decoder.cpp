@@ -13,7 +13,8 @@ std::vector<int64_t> row_buckets(int64_t most) {
 
 std::vector<NamedGraph> decode_graphs(const LlamaConfig& c, const std::vector<int64_t>& buckets, int64_t positions) {
   std::vector<NamedGraph> graphs;
-  for (const int64_t rows : buckets) graphs.push_back({fmt::format("decode_{}", rows), llama_decode_graph(c, rows, positions)});
+  for (const int64_t rows : buckets)
+    graphs.push_back({fmt::format("decode_{}", rows), llama_decode_graph(c, rows, positions)});
   return graphs;
 }
 
@@ -27,14 +28,16 @@ Decoder::Decoder(Program& program, std::vector<int64_t> buckets, int64_t positio
 }
 
 std::span<const float> Decoder::encode(std::span<const int32_t> ids, int64_t chunk) {
-  NIBBLE_CHECK(!ids.empty() && length_ + static_cast<int64_t>(ids.size()) <= capacity_, "{} ids at position {} of a cache of {}", ids.size(), length_, capacity_);
+  NIBBLE_CHECK(!ids.empty() && length_ + static_cast<int64_t>(ids.size()) <= capacity_,
+               "{} ids at position {} of a cache of {}", ids.size(), length_, capacity_);
   const int64_t most = std::min(chunk > 0 ? chunk : buckets_.back().rows, buckets_.back().rows);
   Tensor logits;
   while (!ids.empty()) {
     const int64_t count = std::min<int64_t>(most, static_cast<int64_t>(ids.size()));
     const Bucket& bucket = *std::ranges::find_if(buckets_, [&](const Bucket& b) { return b.rows >= count; });
     Executable& x = *bucket.run;
-    int32_t *tokens = x.input("tokens").as<int32_t>(), *positions = x.input("positions").as<int32_t>(), *span = x.input("span").as<int32_t>();
+    int32_t *tokens = x.input("tokens").as<int32_t>(), *positions = x.input("positions").as<int32_t>(),
+            *span = x.input("span").as<int32_t>();
     for (int64_t i = 0; i < bucket.rows; ++i) {
       tokens[i] = i < count ? ids[static_cast<size_t>(i)] : 0;
       positions[i] = i < count ? static_cast<int32_t>(length_ + i) : 0;

@@ -17,7 +17,8 @@ bool contains(const std::vector<int32_t>& list, int32_t id) { return std::ranges
 // Bytes of tokens to shown text: stop strings first, on bytes, then whole characters.
 class TextOut {
  public:
-  TextOut(const GenerateOptions& options, const GenerateEvents& events, std::string& text) : stop_(options.stop), events_(events), text_(text) {}
+  TextOut(const GenerateOptions& options, const GenerateEvents& events, std::string& text)
+      : stop_(options.stop), events_(events), text_(text) {}
   void feed(std::string_view bytes) { show(characters_.feed(stop_.feed(bytes))); }
   bool stopped() const { return stop_.finished(); }
   void finish() {
@@ -40,26 +41,35 @@ class TextOut {
 void check_options(const GenerateOptions& o, int64_t vocab) {
   check_sampling(o.sampling);
   for (const std::string& stop : o.stop)
-    if (stop.empty()) throw Error("E002", "stop holds an empty string").expected("strings of at least one byte", "\"\"").hint("stop=[\"\\n\\n\"], or no stop");
+    if (stop.empty())
+      throw Error("E002", "stop holds an empty string")
+          .expected("strings of at least one byte", "\"\"")
+          .hint("stop=[\"\\n\\n\"], or no stop");
   for (const auto& [key, ids] : {std::pair("stop_ids", &o.stop_ids), std::pair("forbid_ids", &o.forbid_ids)})
     for (const int32_t id : *ids)
       if (id < 0 || id >= vocab)
-        throw Error("E002", "{} holds {}, the model has {} ids", key, id, vocab).expected(fmt::format("ids from 0 to {}", vocab - 1), fmt::format("{}", id)).hint("{}=[{}]", key, vocab - 1);
+        throw Error("E002", "{} holds {}, the model has {} ids", key, id, vocab)
+            .expected(fmt::format("ids from 0 to {}", vocab - 1), fmt::format("{}", id))
+            .hint("{}=[{}]", key, vocab - 1);
 }
 
 }  // namespace
 
 std::string_view name_of(FinishReason reason) {
   switch (reason) {
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
   }
   return "?";
 }
 
-Generated generate(Decoder& decoder, const Tokenizer& tokenizer, const std::vector<int32_t>& eos, std::span<const int32_t> prompt,
-                   int64_t vocab, const GenerateOptions& o, const GenerateEvents& events) {
+Generated generate(Decoder& decoder, const Tokenizer& tokenizer, const std::vector<int32_t>& eos,
+                   std::span<const int32_t> prompt, int64_t vocab, const GenerateOptions& o,
+                   const GenerateEvents& events) {
   check_options(o, vocab);
   const auto prompt_length = static_cast<int64_t>(prompt.size());
   if (prompt_length > decoder.capacity() - 1)

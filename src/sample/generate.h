@@ -15,10 +15,10 @@ struct GenerateOptions {
   uint32_t seed = 0, sample = 0;  // sample: index 0 .. n-1 of several continuations
   int64_t max_new_tokens = 256, min_new_tokens = 0;
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_ids;   // beside the tokenizer's EOS
+  std::vector<int32_t> stop_ids;  // beside the tokenizer's EOS
   bool ignore_eos = false;
   std::vector<int32_t> forbid_ids;
-  bool special = false;            // show special tokens
+  bool special = false;  // show special tokens
 };
 
 enum class FinishReason { stop, length, cancelled };
@@ -40,7 +40,8 @@ struct Generated {
 
 /// Continues `prompt` (at least one id) from an empty cache.
 /// Errors: E311 prompt longer than the context - 1, E705 logits that are not numbers, E002 options out of range.
-Generated generate(Decoder& decoder, const Tokenizer& tokenizer, const std::vector<int32_t>& eos, std::span<const int32_t> prompt,
-                   int64_t vocab, const GenerateOptions& options, const GenerateEvents& events);
+Generated generate(Decoder& decoder, const Tokenizer& tokenizer, const std::vector<int32_t>& eos,
+                   std::span<const int32_t> prompt, int64_t vocab, const GenerateOptions& options,
+                   const GenerateEvents& events);
 
 }  // namespace nibble

@@ -16,7 +16,8 @@ namespace {
 
 bool status_wanted() {
   const char *term = std::getenv("TERM"), *no_color = std::getenv("NO_COLOR");
-  return isatty(STDERR_FILENO) != 0 && term != nullptr && std::string_view(term) != "dumb" && (no_color == nullptr || *no_color == 0);
+  return isatty(STDERR_FILENO) != 0 && term != nullptr && std::string_view(term) != "dumb" &&
+         (no_color == nullptr || *no_color == 0);
 }
 
 size_t terminal_width() {
@@ -29,7 +30,8 @@ size_t terminal_width() {
 Console::Console(bool quiet, const std::string& log_file) : quiet_(quiet), shows_status_(!quiet && status_wanted()) {
   if (log_file.empty()) return;
   log_file_ = open(log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (log_file_ < 0) throw Error("E803", "cannot write {}: {}", log_file, std::strerror(errno)).where("--log-file").hint("another path");
+  if (log_file_ < 0)
+    throw Error("E803", "cannot write {}: {}", log_file, std::strerror(errno)).where("--log-file").hint("another path");
 }
 
 Console::~Console() {
@@ -44,8 +46,10 @@ void Console::log(std::string_view text) {
 }
 
 void Console::line(std::string_view text) {
-  if (quiet_) log(text);
-  else result(text);
+  if (quiet_)
+    log(text);
+  else
+    result(text);
 }
 
 void Console::result(std::string_view text) {
@@ -92,10 +96,13 @@ void Console::clear() {
 std::string printable(std::string_view text) {
   std::string shown;
   for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]), next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    const auto c = static_cast<unsigned char>(text[i]),
+               next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
     const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;  // U+0080 to U+009F
-    if (c1 || c == 0x7f || (c < 0x20 && c != '\n' && c != '\t')) shown += "\xef\xbf\xbd";
-    else shown += text[i];
+    if (c1 || c == 0x7f || (c < 0x20 && c != '\n' && c != '\t'))
+      shown += "\xef\xbf\xbd";
+    else
+      shown += text[i];
     i += c1;
   }
   return shown;

@@ -3,9 +3,9 @@
 #include <functional>
 #include <string_view>
 
+#include "data/loader.h"
 #include "train/metrics.h"
 #include "train/step.h"
-#include "data/loader.h"
 
 namespace nibble {
 

@@ -35,13 +35,19 @@ Json number(double x) {  // JSON has no nan and inf
 // Opens for appending after cutting an incomplete last line. A pipe or a device has none.
 int open_log(const std::filesystem::path& file) {
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) throw Error("E803", "cannot write {}: {}", file.string(), std::strerror(errno)).where("{}", file.string()).hint("base_output_directory=, or metrics_file=");
+  if (fd < 0)
+    throw Error("E803", "cannot write {}: {}", file.string(), std::strerror(errno))
+        .where("{}", file.string())
+        .hint("base_output_directory=, or metrics_file=");
   if (!std::filesystem::is_regular_file(file)) return fd;
   const off_t size = lseek(fd, 0, SEEK_END);
   off_t end = size;
   char c = '\n';
   while (end > 0 && pread(fd, &c, 1, end - 1) == 1 && c != '\n') --end;
-  if (end < size && ftruncate(fd, end) != 0) throw Error("E803", "cannot truncate {}: {}", file.string(), std::strerror(errno)).where("{}", file.string()).hint("another run_name");
+  if (end < size && ftruncate(fd, end) != 0)
+    throw Error("E803", "cannot truncate {}: {}", file.string(), std::strerror(errno))
+        .where("{}", file.string())
+        .hint("another run_name");
   return fd;
 }
 
@@ -63,29 +69,35 @@ std::string bytes_text(int64_t bytes) {
 
 std::string step_line(const StepRecord& r, bool extra) {
   std::string s = fmt::format(
-      "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, total_weights: {}, loss: {:.3f}, lm_loss: {:.3f}, "
+      "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, total_weights: {}, loss: "
+      "{:.3f}, lm_loss: {:.3f}, "
       "perplexity: {:.3f}",
-      r.step, r.seconds, per_second(r.flops, r.seconds) / 1e12, per_second(static_cast<double>(r.step_tokens), r.seconds), r.targets, r.loss,
-      r.loss, std::exp(r.loss));
+      r.step, r.seconds, per_second(r.flops, r.seconds) / 1e12,
+      per_second(static_cast<double>(r.step_tokens), r.seconds), r.targets, r.loss, r.loss, std::exp(r.loss));
   if (!extra) return s;
-  const std::string mfu = r.peak_flops > 0 ? fmt::format("{:.1f}%", 100 * per_second(r.flops, r.seconds) / r.peak_flops) : "n/a";
-  return s + fmt::format(", grad_norm: {:.3f}, lr: {:.3e}, mfu: {}, mem: {}, eta: {}", r.grad_norm, r.lr, mfu, bytes_text(r.memory_peak_bytes),
-                         duration(r.eta_seconds));
+  const std::string mfu =
+      r.peak_flops > 0 ? fmt::format("{:.1f}%", 100 * per_second(r.flops, r.seconds) / r.peak_flops) : "n/a";
+  return s + fmt::format(", grad_norm: {:.3f}, lr: {:.3e}, mfu: {}, mem: {}, eta: {}", r.grad_norm, r.lr, mfu,
+                         bytes_text(r.memory_peak_bytes), duration(r.eta_seconds));
 }
 
 std::string running_evaluation_line(int64_t batch, double seconds, double loss, int64_t targets) {
-  return fmt::format("Completed eval step: {}, seconds: {:.3f}, running loss={:.3f}, running perplexity={:.3f}, running total_weights={:.1f}", batch,
-                     seconds, loss, std::exp(loss), static_cast<double>(targets));
+  return fmt::format(
+      "Completed eval step: {}, seconds: {:.3f}, running loss={:.3f}, running perplexity={:.3f}, running "
+      "total_weights={:.1f}",
+      batch, seconds, loss, std::exp(loss), static_cast<double>(targets));
 }
 
 std::string evaluation_line(const EvaluationRecord& r) {
-  std::string s = fmt::format("Completed eval after train step {}, loss={:.3f}, perplexity={:.3f}, total_weights={:.1f}, avg_z_loss={:.3f}", r.after_step, r.loss,
-                              std::exp(r.loss), static_cast<double>(r.targets), r.z_loss);
+  std::string s = fmt::format(
+      "Completed eval after train step {}, loss={:.3f}, perplexity={:.3f}, total_weights={:.1f}, avg_z_loss={:.3f}",
+      r.after_step, r.loss, std::exp(r.loss), static_cast<double>(r.targets), r.z_loss);
   if (r.bits_per_byte > 0) s += fmt::format(", bits_per_byte={:.4f}", r.bits_per_byte);
   return s;
 }
 
-MetricsLog::MetricsLog(const std::filesystem::path& file, const std::filesystem::path& copy, std::string run_name) : run_name_(std::move(run_name)) {
+MetricsLog::MetricsLog(const std::filesystem::path& file, const std::filesystem::path& copy, std::string run_name)
+    : run_name_(std::move(run_name)) {
   files_.push_back(open_log(file));
   if (!copy.empty()) files_.push_back(open_log(copy));
 }
@@ -107,30 +119,37 @@ void MetricsLog::write(const Json& json) {
     const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
     if (now - last_warning_ < 60) continue;
     last_warning_ = now;
-    std::fputs(fmt::format("warning[E804]: metrics cannot be written: {}; training continues\n", std::strerror(errno)).c_str(), stderr);
+    std::fputs(
+        fmt::format("warning[E804]: metrics cannot be written: {}; training continues\n", std::strerror(errno)).c_str(),
+        stderr);
   }
 }
 
 void MetricsLog::step(const StepRecord& r) {
   Json j = record("train", r.step);
   j["learning/loss"] = number(r.loss), j["learning/lm_loss"] = number(r.loss), j["learning/ce_loss"] = number(r.ce);
-  j["learning/perplexity"] = number(std::exp(r.loss)), j["learning/z_loss"] = number(r.z_loss), j["learning/total_weights"] = r.targets;
+  j["learning/perplexity"] = number(std::exp(r.loss)), j["learning/z_loss"] = number(r.z_loss),
+  j["learning/total_weights"] = r.targets;
   j["learning/grad_norm"] = number(r.grad_norm), j["learning/raw_grad_norm"] = number(r.raw_grad_norm);
   j["learning/param_norm"] = number(r.param_norm), j["learning/current_learning_rate"] = r.lr;
   j["perf/step_time_seconds"] = r.seconds, j["perf/per_device_tflops"] = r.flops / 1e12;
-  j["perf/per_device_tflops_per_sec"] = per_second(r.flops, r.seconds) / 1e12, j["perf/per_device_tokens"] = r.step_tokens;
+  j["perf/per_device_tflops_per_sec"] = per_second(r.flops, r.seconds) / 1e12,
+  j["perf/per_device_tokens"] = r.step_tokens;
   j["perf/per_device_tokens_per_sec"] = per_second(static_cast<double>(r.step_tokens), r.seconds);
   if (r.peak_flops > 0) j["perf/mfu"] = per_second(r.flops, r.seconds) / r.peak_flops, j["perf/sol"] = j["perf/mfu"];
   j["perf/data_wait_seconds"] = r.data_wait_seconds, j["perf/memory_peak_bytes"] = r.memory_peak_bytes;
-  j["data/samples"] = r.samples, j["data/tokens"] = r.tokens, j["data/epoch"] = r.epoch, j["data/batch_hash"] = hex16(r.batch_hash);
+  j["data/samples"] = r.samples, j["data/tokens"] = r.tokens, j["data/epoch"] = r.epoch,
+  j["data/batch_hash"] = hex16(r.batch_hash);
   j["data/padding_share"] = r.padding_share;
-  j["optim/step_skipped"] = r.skipped ? 1 : 0, j["optim/skipped_total"] = r.skipped_total, j["optim/updates"] = r.updates;
+  j["optim/step_skipped"] = r.skipped ? 1 : 0, j["optim/skipped_total"] = r.skipped_total,
+  j["optim/updates"] = r.updates;
   write(j);
 }
 
 void MetricsLog::evaluation(const EvaluationRecord& r) {
   Json j = record("eval", r.after_step);
-  j["eval/avg_loss"] = number(r.loss), j["eval/avg_perplexity"] = number(std::exp(r.loss)), j["eval/total_weights"] = r.targets;
+  j["eval/avg_loss"] = number(r.loss), j["eval/avg_perplexity"] = number(std::exp(r.loss)),
+  j["eval/total_weights"] = r.targets;
   j["eval/avg_z_loss"] = number(r.z_loss);
   if (r.bits_per_byte > 0) j["eval/bits_per_byte"] = r.bits_per_byte;
   j["eval/step_time_seconds"] = r.seconds;

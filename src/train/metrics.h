@@ -18,15 +18,15 @@ struct StepRecord {
   uint64_t batch_hash = 0;
   bool skipped = false;
   double seconds = 0, data_wait_seconds = 0;
-  double flops = 0;              // of the step, by MaxText's formula
-  int64_t step_tokens = 0;       // B T GA, padding included
-  double peak_flops = 0;         // of the device; 0: unknown
+  double flops = 0;         // of the step, by MaxText's formula
+  int64_t step_tokens = 0;  // B T GA, padding included
+  double peak_flops = 0;    // of the device; 0: unknown
   int64_t memory_peak_bytes = 0;
   double eta_seconds = 0;
 };
 
 struct EvaluationRecord {
-  int64_t after_step = 0;        // completed steps
+  int64_t after_step = 0;  // completed steps
   double loss = 0, z_loss = 0, bits_per_byte = 0, seconds = 0;
   int64_t targets = 0;
 };

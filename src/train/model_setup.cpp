@@ -9,10 +9,12 @@ namespace nibble {
 
 // Compiled per target in kernels/cpu/init_normal.cpp; both give the bits of numerics/normal.h.
 namespace avx2 {
-void init_normal(float* out, int64_t first, int64_t count, uint32_t seed, uint32_t name_hash, double std, bool truncated);
+void init_normal(float* out, int64_t first, int64_t count, uint32_t seed, uint32_t name_hash, double std,
+                 bool truncated);
 }
 namespace avx512 {
-void init_normal(float* out, int64_t first, int64_t count, uint32_t seed, uint32_t name_hash, double std, bool truncated);
+void init_normal(float* out, int64_t first, int64_t count, uint32_t seed, uint32_t name_hash, double std,
+                 bool truncated);
 }
 
 namespace {
@@ -22,9 +24,12 @@ RopeConfig rope_of(const Config& config) {
   rope.theta = config.get_double("rope_max_timescale");
   const std::string& type = config.get_string("rope_type");
   const double linear = config.get_double("rope_linear_scaling_factor");
-  const auto factor = [&](double otherwise) { return config.is_null("rope_factor") ? otherwise : config.get_double("rope_factor"); };
+  const auto factor = [&](double otherwise) {
+    return config.is_null("rope_factor") ? otherwise : config.get_double("rope_factor");
+  };
   const auto original = [&](int64_t otherwise) {
-    return config.is_null("original_max_position_embeddings") ? otherwise : config.get_int("original_max_position_embeddings");
+    return config.is_null("original_max_position_embeddings") ? otherwise
+                                                              : config.get_int("original_max_position_embeddings");
   };
   if (type == "llama3.1" && config.get_bool("rope_use_scale")) {
     rope.kind = RopeConfig::Kind::llama3;
@@ -34,7 +39,8 @@ RopeConfig rope_of(const Config& config) {
     rope.kind = RopeConfig::Kind::yarn;
     rope.factor = factor(40), rope.original = original(4096);
     rope.beta_fast = config.get_double("beta_fast"), rope.beta_slow = config.get_double("beta_slow");
-    rope.truncate = config.get_bool("rope_truncate"), rope.attention_scaling = config.get_bool("rope_attention_scaling");
+    rope.truncate = config.get_bool("rope_truncate"),
+    rope.attention_scaling = config.get_bool("rope_attention_scaling");
   } else if (linear != 1) {
     rope.kind = RopeConfig::Kind::linear;
     rope.factor = linear;
@@ -50,19 +56,29 @@ LlamaConfig llama_of(const Config& config) {
   LlamaConfig m;
   m.layers = config.get_int("base_num_decoder_layers"), m.width = config.get_int("base_emb_dim");
   m.heads = config.get_int("base_num_query_heads"), m.kv_heads = config.get_int("base_num_kv_heads");
-  m.head_size = config.get_int("head_dim"), m.hidden = config.get_int("base_mlp_dim"), m.vocab = config.get_int("vocab_size");
+  m.head_size = config.get_int("head_dim"), m.hidden = config.get_int("base_mlp_dim"),
+  m.vocab = config.get_int("vocab_size");
   m.max_positions = config.is_null("max_position_embeddings") ? 0 : config.get_int("max_position_embeddings");
   m.eps = config.get_double("normalization_layer_epsilon");
   m.tied = config.get_bool("logits_via_embedding");
   if (folds_scores(config)) m.score_scale = 1;
-  if (m.tied && config.get_bool("normalize_embedding_logits")) m.head_scale = 1 / std::sqrt(static_cast<double>(m.width));
+  if (m.tied && config.get_bool("normalize_embedding_logits"))
+    m.head_scale = 1 / std::sqrt(static_cast<double>(m.width));
   m.rope = rope_of(config);
   return m;
 }
 
 LlamaConfig llama_of(const LlamaShape& s) {
-  LlamaConfig m{.layers = s.layers, .width = s.width, .heads = s.heads, .kv_heads = s.kv_heads, .head_size = s.head_size,
-                .hidden = s.hidden, .vocab = s.vocab, .max_positions = s.max_positions, .eps = s.eps, .tied = s.tied};
+  LlamaConfig m{.layers = s.layers,
+                .width = s.width,
+                .heads = s.heads,
+                .kv_heads = s.kv_heads,
+                .head_size = s.head_size,
+                .hidden = s.hidden,
+                .vocab = s.vocab,
+                .max_positions = s.max_positions,
+                .eps = s.eps,
+                .tied = s.tied};
   m.rope.theta = s.theta;
   m.rope.factor = s.rope.factor, m.rope.low = s.rope.low, m.rope.high = s.rope.high, m.rope.original = s.rope.original;
   if (s.rope.type == "linear") m.rope.kind = RopeConfig::Kind::linear;
@@ -82,7 +98,8 @@ LlamaShape hf_shape_of(const LlamaConfig& m, int64_t max_positions) {
   s.eps = m.eps, s.theta = m.rope.theta, s.tied = m.tied;
   if (m.rope.kind == RopeConfig::Kind::linear) s.rope.type = "linear", s.rope.factor = m.rope.factor;
   if (m.rope.kind == RopeConfig::Kind::llama3)
-    s.rope.type = "llama3", s.rope.factor = m.rope.factor, s.rope.low = m.rope.low, s.rope.high = m.rope.high, s.rope.original = m.rope.original;
+    s.rope.type = "llama3", s.rope.factor = m.rope.factor, s.rope.low = m.rope.low, s.rope.high = m.rope.high,
+    s.rope.original = m.rope.original;
   if (m.rope.kind == RopeConfig::Kind::yarn) {
     s.rope.type = "yarn", s.rope.factor = m.rope.factor, s.rope.original = m.rope.original;
     s.rope.beta_fast = m.rope.beta_fast, s.rope.beta_slow = m.rope.beta_slow;
@@ -94,7 +111,9 @@ LlamaShape hf_shape_of(const LlamaConfig& m, int64_t max_positions) {
 OptimizerConfig optimizer_of(const Config& config) {
   OptimizerConfig o;
   const std::string& type = config.get_string("opt_type");
-  o.kind = type == "sgd" ? OptimizerConfig::Kind::sgd : type == "adam_pax" ? OptimizerConfig::Kind::adam_pax : OptimizerConfig::Kind::adamw;
+  o.kind = type == "sgd"        ? OptimizerConfig::Kind::sgd
+           : type == "adam_pax" ? OptimizerConfig::Kind::adam_pax
+                                : OptimizerConfig::Kind::adamw;
   o.b1 = config.get_double("adam_b1"), o.b2 = config.get_double("adam_b2");
   o.eps = config.get_double("adam_eps"), o.eps_root = config.get_double("adam_eps_root");
   o.weight_decay = config.get_double("adam_weight_decay");
@@ -105,10 +124,15 @@ OptimizerConfig optimizer_of(const Config& config) {
 Schedule schedule_of(const Config& config) {
   Schedule s;
   const std::string& type = config.get_string("lr_schedule_type");
-  s.kind = type == "wsd" ? Schedule::Kind::wsd : type == "constant" ? Schedule::Kind::constant : type == "linear" ? Schedule::Kind::linear : Schedule::Kind::cosine;
+  s.kind = type == "wsd"        ? Schedule::Kind::wsd
+           : type == "constant" ? Schedule::Kind::constant
+           : type == "linear"   ? Schedule::Kind::linear
+                                : Schedule::Kind::cosine;
   s.peak = config.get_double("learning_rate"), s.final_fraction = config.get_double("learning_rate_final_fraction");
   s.length = schedule_steps(config);
-  s.warmup = config.get_int("warmup_steps") >= 0 ? config.get_int("warmup_steps") : warmup_from_fraction(s.length, config.get_double("warmup_steps_fraction"));
+  s.warmup = config.get_int("warmup_steps") >= 0
+                 ? config.get_int("warmup_steps")
+                 : warmup_from_fraction(s.length, config.get_double("warmup_steps_fraction"));
   s.decay_fraction = config.get_double("wsd_decay_steps_fraction");
   s.cosine_decay = config.get_string("wsd_decay_style") == "cosine";
   return s;
@@ -141,9 +165,12 @@ void initialize_parameters(Program& program, const std::vector<Parameter>& param
     program.pool().run((n + piece - 1) / piece, [&](int64_t task, int) {
       const int64_t first = task * piece, count = std::min(piece, n - first);
       const bool truncated = p.init == Parameter::Init::truncated;
-      if (p.init == Parameter::Init::ones) std::fill_n(w + first, count, 1.0f);
-      else if (plain) fill_normal(w + first, first, count, seed, p.name, p.std, truncated);
-      else fill(w + first, first, count, seed, name_hash, p.std, truncated);
+      if (p.init == Parameter::Init::ones)
+        std::fill_n(w + first, count, 1.0f);
+      else if (plain)
+        fill_normal(w + first, first, count, seed, p.name, p.std, truncated);
+      else
+        fill(w + first, first, count, seed, name_hash, p.std, truncated);
     });
   }
 }
@@ -160,7 +187,10 @@ CpuTarget resolve_target(const std::string& name) {
     if (name == name_of(t)) return t;
   std::string list;
   for (const CpuTarget t : here) list += fmt::format("{}{}", list.empty() ? "" : ", ", name_of(t));
-  throw Error("E503", "cpu_target={} cannot run on this CPU", name).where("{}", cpu_name()).expected(list, name).hint("cpu_target=auto");
+  throw Error("E503", "cpu_target={} cannot run on this CPU", name)
+      .where("{}", cpu_name())
+      .expected(list, name)
+      .hint("cpu_target=auto");
 }
 
 }  // namespace nibble

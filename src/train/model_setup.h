@@ -19,7 +19,8 @@ Schedule schedule_of(const Config& config);
 /// evaluation: whether to plan an evaluation executable.
 StepConfig step_of(const Config& config, bool evaluation);
 
-/// numerics=maxtext keeps 1/sqrt(D) in the q weights: stored checkpoints hold them times sqrt(D), an exact power of two.
+/// numerics=maxtext keeps 1/sqrt(D) in the q weights: stored checkpoints hold them times sqrt(D), an exact power of
+/// two.
 bool folds_scores(const Config& config);
 
 /// Initial weights (spec/training.md 2.2), drawn by the pool's threads; the same bits for any number of them.

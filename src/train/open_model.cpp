@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "io/checkpoint.h"
+#include "io/checkpoint_load.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "io/checkpoint_load.h"
 #include "train/model_setup.h"
 #include "train/run_state.h"
 
@@ -23,7 +23,8 @@ void read_generation_config(const fs::path& file, OpenModel& open) {
   const Json j = parse_json(read_file(file), problem);
   if (problem.empty() && !j.is_object()) problem = "no object";
   if (!problem.empty())
-    throw Error("E401", "{} is no generation_config.json: {}", file.string(), problem).hint("copy the file again from where it came from, or remove it");
+    throw Error("E401", "{} is no generation_config.json: {}", file.string(), problem)
+        .hint("copy the file again from where it came from, or remove it");
   for (const char* key : {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
     if (j.contains(key) && !j.at(key).is_null()) open.generation.emplace_back(key, j.at(key).dump());
   if (j.contains("do_sample") && j.at("do_sample") == false) open.generation = {{"temperature", "0"}};
@@ -32,7 +33,9 @@ void read_generation_config(const fs::path& file, OpenModel& open) {
   open.shape.eos.clear();
   for (const Json& id : eos) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0)
-      throw Error("E403", "{} has no usable eos_token_id", file.string()).expected("ids of at least 0", eos.dump()).hint("use the generation_config.json that belongs to these tensors");
+      throw Error("E403", "{} has no usable eos_token_id", file.string())
+          .expected("ids of at least 0", eos.dump())
+          .hint("use the generation_config.json that belongs to these tensors");
     open.shape.eos.push_back(id.get<int64_t>());
   }
 }
@@ -56,7 +59,8 @@ OpenModel open_model(const fs::path& path) {
   const Checkpoint checkpoint(folder);
   for (const auto& [key, value] : checkpoint.info().config) {
     open.stored.emplace_back(key, value.dump());
-    if (key == "normalize_embedding_logits" && value == true && open.model.tied) open.model.head_scale = 1 / std::sqrt(static_cast<double>(open.model.width));
+    if (key == "normalize_embedding_logits" && value == true && open.model.tied)
+      open.model.head_scale = 1 / std::sqrt(static_cast<double>(open.model.width));
   }
   return open;
 }
@@ -74,7 +78,8 @@ std::vector<int32_t> prompt_ids(const OpenModel& open, std::string_view text) {
     if (!ids.empty()) return ids;
     return {open.shape.bos ? static_cast<int32_t>(*open.shape.bos) : 0};
   }
-  const bool add_bos = std::ranges::any_of(open.stored, [](const auto& kv) { return kv.first == "add_bos" && kv.second == "true"; });
+  const bool add_bos =
+      std::ranges::any_of(open.stored, [](const auto& kv) { return kv.first == "add_bos" && kv.second == "true"; });
   std::vector<int32_t> ids;
   if (add_bos && t.bos() >= 0) ids.push_back(t.bos());
   t.encode(text, true, ids);

@@ -22,7 +22,8 @@ struct OpenModel {
   /// nibble.json's configuration (key, JSON text): ResolveOptions::stored. Empty for a Hugging Face folder.
   std::vector<std::pair<std::string, std::string>> stored;
   /// Sampling keys that generation_config.json sets (key, JSON text): they come before the defaults of the key table
-  /// and after the command line (spec/generation.md 1.3). do_sample=false is temperature 0. Its eos_token_id is in shape.
+  /// and after the command line (spec/generation.md 1.3). do_sample=false is temperature 0. Its eos_token_id is in
+  /// shape.
   std::vector<std::pair<std::string, std::string>> generation;
   bool is_checkpoint() const { return source.kind == ModelSource::checkpoint; }
   std::vector<int32_t> eos() const;
@@ -32,8 +33,8 @@ struct OpenModel {
 OpenModel open_model(const std::filesystem::path& path);
 /// Fills the parameters of a program, and its rope table. Verifies what it reads of a checkpoint.
 void load_weights(const OpenModel& open, Program& program);
-/// Ids that a prompt becomes: with the tokenizer's template for a Hugging Face folder, with BOS if the model was trained
-/// with it. Strings of special tokens are those tokens. Never empty.
+/// Ids that a prompt becomes: with the tokenizer's template for a Hugging Face folder, with BOS if the model was
+/// trained with it. Strings of special tokens are those tokens. Never empty.
 std::vector<int32_t> prompt_ids(const OpenModel& open, std::string_view text);
 
 }  // namespace nibble

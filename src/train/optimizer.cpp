@@ -50,8 +50,8 @@ Graph update_graph(const OptimizerConfig& c, const std::vector<Parameter>& param
       if (c.kind == OptimizerConfig::Kind::sgd)
         now = sgd(b, w, parts, scalars);
       else
-        now = adamw(b, w, b.read(StateRole::moment_m, p.name, type), b.read(StateRole::moment_v, p.name, type), parts, scalars, c.eps,
-                    c.eps_root, decayed[i] ? c.weight_decay : 0);
+        now = adamw(b, w, b.read(StateRole::moment_m, p.name, type), b.read(StateRole::moment_v, p.name, type), parts,
+                    scalars, c.eps, c.eps_root, decayed[i] ? c.weight_decay : 0);
     }
     tiles.push_back(sum_squares(b, {now}));
   }
@@ -75,16 +75,24 @@ void fill_update_scalars(const OptimizerConfig& c, double lr, int64_t t, float c
   s[update_clip] = clip;
 }
 
-float clip_factor(double threshold, double norm) { return threshold > 0 && norm > threshold ? static_cast<float>(threshold / norm) : 1.0f; }
+float clip_factor(double threshold, double norm) {
+  return threshold > 0 && norm > threshold ? static_cast<float>(threshold / norm) : 1.0f;
+}
 
 std::string maxtext_path(const std::string& hf_name) {
   constexpr std::pair<std::string_view, std::string_view> parts[] = {
-      {"embed_tokens", "token_embedder-embedding"},       {"lm_head", "decoder-logits_dense-kernel"},
-      {"self_attn.q_proj", "self_attention-query-kernel"}, {"self_attn.k_proj", "self_attention-key-kernel"},
-      {"self_attn.v_proj", "self_attention-value-kernel"}, {"self_attn.o_proj", "self_attention-out-kernel"},
-      {"post_attention_layernorm", "post_self_attention_layer_norm-scale"}, {"input_layernorm", "pre_self_attention_layer_norm-scale"},
-      {"gate_proj", "mlp-wi_0-kernel"},                   {"up_proj", "mlp-wi_1-kernel"},
-      {"down_proj", "mlp-wo-kernel"},                     {"model.norm", "decoder-decoder_norm-scale"}};
+      {"embed_tokens", "token_embedder-embedding"},
+      {"lm_head", "decoder-logits_dense-kernel"},
+      {"self_attn.q_proj", "self_attention-query-kernel"},
+      {"self_attn.k_proj", "self_attention-key-kernel"},
+      {"self_attn.v_proj", "self_attention-value-kernel"},
+      {"self_attn.o_proj", "self_attention-out-kernel"},
+      {"post_attention_layernorm", "post_self_attention_layer_norm-scale"},
+      {"input_layernorm", "pre_self_attention_layer_norm-scale"},
+      {"gate_proj", "mlp-wi_0-kernel"},
+      {"up_proj", "mlp-wi_1-kernel"},
+      {"down_proj", "mlp-wo-kernel"},
+      {"model.norm", "decoder-decoder_norm-scale"}};
   for (const auto& [hf, maxtext] : parts)
     if (hf_name.find(hf) != std::string::npos)
       return fmt::format("params-{}{}", hf_name.find("layers.") != std::string::npos ? "decoder-layers-" : "", maxtext);
@@ -97,12 +105,17 @@ std::vector<bool> decay_mask(const std::vector<Parameter>& parameters, const std
     try {
       patterns.emplace_back(text);
     } catch (const std::regex_error& e) {
-      throw Error("E002", "adamw_mask: {} is no regular expression", text).where("{}", e.what()).expected("an ECMAScript pattern", text).hint("adamw_mask=[norm,bias,sinks]");
+      throw Error("E002", "adamw_mask: {} is no regular expression", text)
+          .where("{}", e.what())
+          .expected("an ECMAScript pattern", text)
+          .hint("adamw_mask=[norm,bias,sinks]");
     }
   }
   std::vector<bool> decayed;
   for (const Parameter& p : parameters)
-    decayed.push_back(std::ranges::none_of(patterns, [&](const std::regex& r) { return std::regex_search(p.name, r) || std::regex_search(maxtext_path(p.name), r); }));
+    decayed.push_back(std::ranges::none_of(patterns, [&](const std::regex& r) {
+      return std::regex_search(p.name, r) || std::regex_search(maxtext_path(p.name), r);
+    }));
   return decayed;
 }
 

@@ -13,17 +13,21 @@ namespace {
 namespace fs = std::filesystem;
 
 // "key: old -> new" for every key whose JSON text differs; keys that one side lacks count.
-std::vector<std::string> differences(const std::vector<std::pair<std::string, Json>>& stored, const std::vector<std::pair<std::string, std::string>>& now) {
+std::vector<std::string> differences(const std::vector<std::pair<std::string, Json>>& stored,
+                                     const std::vector<std::pair<std::string, std::string>>& now) {
   std::vector<std::string> list;
   for (const auto& [key, value] : now) {
     const auto old = std::ranges::find(stored, key, &std::pair<std::string, Json>::first);
     const std::string before = old == stored.end() ? "nothing" : old->second.dump();
-    if (before != value && (old == stored.end() || old->second != Json::parse(value))) list.push_back(fmt::format("{}: {} -> {}", key, before, value));
+    if (before != value && (old == stored.end() || old->second != Json::parse(value)))
+      list.push_back(fmt::format("{}: {} -> {}", key, before, value));
   }
   return list;
 }
 
-std::string joined(const std::vector<std::string>& list, std::string_view separator = ", ") { return fmt::format("{}", fmt::join(list, separator)); }
+std::string joined(const std::vector<std::string>& list, std::string_view separator = ", ") {
+  return fmt::format("{}", fmt::join(list, separator));
+}
 
 std::vector<int64_t> dims_of(const Shape& shape) { return {shape.dims().begin(), shape.dims().end()}; }
 
@@ -34,7 +38,8 @@ void check_folder(const Config& config, const fs::path& run) {
   const std::vector<std::string> none;
   ResolveOptions options;
   options.check = false, options.environment = &none;
-  for (const auto& [key, value] : resolve({file.string()}, options).config.determining()) stored.emplace_back(key, Json::parse(value));
+  for (const auto& [key, value] : resolve({file.string()}, options).config.determining())
+    stored.emplace_back(key, Json::parse(value));
   const std::vector<std::string> changed = differences(stored, config.determining());
   if (changed.empty()) return;
   throw Error("E802", "run folder {} belongs to another configuration and has no checkpoint to resume", run.string())
@@ -44,7 +49,9 @@ void check_folder(const Config& config, const fs::path& run) {
 
 std::string data_change(const CheckpointInfo::DataFile& old, const std::vector<CheckpointInfo::DataFile>& now) {
   for (const auto& f : now)
-    if (f.name == old.name) return fmt::format("{}: {} bytes, {} -> {} bytes, {}", f.name, old.bytes, hex16(old.hash), f.bytes, hex16(f.hash));
+    if (f.name == old.name)
+      return fmt::format("{}: {} bytes, {} -> {} bytes, {}", f.name, old.bytes, hex16(old.hash), f.bytes,
+                         hex16(f.hash));
   return fmt::format("{}: {} bytes, {} -> missing", old.name, old.bytes, hex16(old.hash));
 }
 
@@ -52,28 +59,37 @@ std::string data_change(const CheckpointInfo::DataFile& old, const std::vector<C
 
 Start choose_start(const Config& config, const fs::path& run, bool check_bytes) {
   Start start;
-  const std::string &full = config.get_string("load_full_state_path"), &parameters = config.get_string("load_parameters_path");
+  const std::string &full = config.get_string("load_full_state_path"),
+                    &parameters = config.get_string("load_parameters_path");
   const std::vector<CheckpointEntry> list = list_checkpoints(run);
   for (auto entry = list.rbegin(); entry != list.rend(); ++entry) {
     std::string problem = entry->problem;
     if (problem.empty() && check_bytes)
-      if (const std::vector<Error> damage = Checkpoint(entry->path).verify(); !damage.empty()) problem = damage[0].what_text;
+      if (const std::vector<Error> damage = Checkpoint(entry->path).verify(); !damage.empty())
+        problem = damage[0].what_text;
     if (!problem.empty()) {
-      start.notices.push_back(fmt::format("checkpoint {} is not valid ({}): an older one is used, nothing is deleted", entry->path.string(), problem));
+      start.notices.push_back(fmt::format("checkpoint {} is not valid ({}): an older one is used, nothing is deleted",
+                                          entry->path.string(), problem));
       continue;
     }
     start.kind = Start::resume, start.source.path = entry->path;
     for (const std::string* unused : {&full, &parameters})
-      if (!unused->empty()) start.notices.push_back(fmt::format("{} is not used: the run has a checkpoint of its own", *unused));
+      if (!unused->empty())
+        start.notices.push_back(fmt::format("{} is not used: the run has a checkpoint of its own", *unused));
     return start;
   }
   if (!list.empty())
-    throw Error("E402", "no checkpoint of {} is valid", run.string()).where("{}", joined(start.notices, "; ")).hint("a good copy of one of them, or another run_name");
+    throw Error("E402", "no checkpoint of {} is valid", run.string())
+        .where("{}", joined(start.notices, "; "))
+        .hint("a good copy of one of them, or another run_name");
   check_folder(config, run);
   if (!full.empty()) {
     const ModelSource source = resolve_model(full);
     if (source.kind != ModelSource::checkpoint)
-      throw Error("E204", "load_full_state_path={} is no checkpoint of nibble", full).where("{}", source.path.string()).expected("a checkpoint or run folder", "a Hugging Face folder").hint("load_parameters_path={}", full);
+      throw Error("E204", "load_full_state_path={} is no checkpoint of nibble", full)
+          .where("{}", source.path.string())
+          .expected("a checkpoint or run folder", "a Hugging Face folder")
+          .hint("load_parameters_path={}", full);
     start.kind = Start::full_state, start.source = source;
   } else if (!parameters.empty()) {
     start.kind = Start::parameters, start.source = resolve_model(parameters);
@@ -84,21 +100,30 @@ Start choose_start(const Config& config, const fs::path& run, bool check_bytes) 
 std::optional<std::string> check_resume(const CheckpointInfo& stored, const Config& config, const TrainingData& data) {
   const std::vector<std::string> architecture = differences(stored.config, config.architecture());
   if (!architecture.empty())
-    throw Error("E110", "the checkpoint holds another architecture: {}", joined(architecture)).where("step {}", stored.step).hint("another run_name, or the old values");
+    throw Error("E110", "the checkpoint holds another architecture: {}", joined(architecture))
+        .where("step {}", stored.step)
+        .hint("another run_name, or the old values");
   const int64_t steps = total_steps(config);
   if (stored.step > steps)
-    throw Error("E103", "the run has completed {} steps, steps={}", stored.step, steps).expected(fmt::format("steps of at least {}", stored.step), fmt::format("{}", steps)).hint("steps={}, or a new run_name", 2 * stored.step);
+    throw Error("E103", "the run has completed {} steps, steps={}", stored.step, steps)
+        .expected(fmt::format("steps of at least {}", stored.step), fmt::format("{}", steps))
+        .hint("steps={}, or a new run_name", 2 * stored.step);
   const auto& fallback = config.get_list("allow_fallback");
   if (stored.data != data.fingerprints && std::ranges::find(fallback, "data_changed") == fallback.end()) {
     std::vector<std::string> changed;
     for (const auto& f : stored.data)
-      if (std::ranges::find(data.fingerprints, f) == data.fingerprints.end()) changed.push_back(data_change(f, data.fingerprints));
+      if (std::ranges::find(data.fingerprints, f) == data.fingerprints.end())
+        changed.push_back(data_change(f, data.fingerprints));
     if (changed.empty()) changed.push_back("the list of training files changed");
-    throw Error("E310", "the training data changed since the checkpoint: {}", joined(changed)).where("step {}", stored.step).hint("allow_fallback=[data_changed]: goes on at the same position of other data");
+    throw Error("E310", "the training data changed since the checkpoint: {}", joined(changed))
+        .where("step {}", stored.step)
+        .hint("allow_fallback=[data_changed]: goes on at the same position of other data");
   }
   if (data.tokenizer && stored.tokenizer_hash != 0 && stored.tokenizer_hash != data.tokenizer->hash())
-    throw Error("E310", "the tokenizer changed since the checkpoint: {} with hash {}, not {}", data.tokenizer->name(), hex16(data.tokenizer->hash()), hex16(stored.tokenizer_hash))
-        .where("step {}", stored.step).hint("the tokenizer files of the checkpoint, copied into the run folder");
+    throw Error("E310", "the tokenizer changed since the checkpoint: {} with hash {}, not {}", data.tokenizer->name(),
+                hex16(data.tokenizer->hash()), hex16(stored.tokenizer_hash))
+        .where("step {}", stored.step)
+        .hint("the tokenizer files of the checkpoint, copied into the run folder");
   const std::vector<std::string> changed = differences(stored.config, config.determining());
   if (changed.empty()) return std::nullopt;
   return "changed since the checkpoint: " + joined(changed);
@@ -119,7 +144,8 @@ std::optional<std::string> constants_that_differ(const ModelSource& source, cons
   };
   compare("normalization_layer_epsilon", from.eps, model.eps);
   compare("rope_max_timescale", from.rope.theta, model.rope.theta);
-  if (from.rope.kind != model.rope.kind || from.rope.factor != model.rope.factor) list.push_back("another rope scaling");
+  if (from.rope.kind != model.rope.kind || from.rope.factor != model.rope.factor)
+    list.push_back("another rope scaling");
   if (list.empty()) return std::nullopt;
   return fmt::format("the weights come from a model with {}", joined(list));
 }
@@ -144,7 +170,8 @@ Progress restore(const Start& start, Stepper& stepper, bool fold) {
     for (const Parameter& p : stepper.parameters()) {
       targets.push_back({p.name, dims_of(p.shape), "F32", program.state(StateRole::parameter, p.name).data});
       for (const auto& [role, prefix] : {std::pair(StateRole::moment_m, "m."), std::pair(StateRole::moment_v, "v.")})
-        if (program.has_state(role, p.name)) targets.push_back({prefix + p.name, dims_of(p.shape), "F32", program.state(role, p.name).data});
+        if (program.has_state(role, p.name))
+          targets.push_back({prefix + p.name, dims_of(p.shape), "F32", program.state(role, p.name).data});
     }
     checkpoint.read(targets);
     const CheckpointInfo& info = checkpoint.info();
@@ -154,7 +181,8 @@ Progress restore(const Start& start, Stepper& stepper, bool fold) {
   return progress;
 }
 
-CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, const TrainingData& data, const Progress& progress) {
+CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, const TrainingData& data,
+                                     const Progress& progress) {
   CheckpointContent c;
   Program& program = stepper.program();
   const LlamaConfig& model = stepper.config().model;
@@ -170,10 +198,12 @@ CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, con
   for (const Parameter& p : stepper.parameters()) {
     c.tensors.push_back({p.name, dims_of(p.shape), "F32", program.state(StateRole::parameter, p.name).data});
     for (const auto& [role, prefix] : {std::pair(StateRole::moment_m, "m."), std::pair(StateRole::moment_v, "v.")})
-      if (program.has_state(role, p.name)) c.state.push_back({prefix + p.name, dims_of(p.shape), "F32", program.state(role, p.name).data});
+      if (program.has_state(role, p.name))
+        c.state.push_back({prefix + p.name, dims_of(p.shape), "F32", program.state(role, p.name).data});
   }
   for (int64_t i = 0; i < model.layers; ++i)
-    for (const char* site : {"self_attn/q_proj", "self_attn/k_proj", "self_attn/v_proj", "self_attn/o_proj", "mlp/gate_proj", "mlp/up_proj", "mlp/down_proj"})
+    for (const char* site : {"self_attn/q_proj", "self_attn/k_proj", "self_attn/v_proj", "self_attn/o_proj",
+                             "mlp/gate_proj", "mlp/up_proj", "mlp/down_proj"})
       c.sites.push_back(fmt::format("layers.{}/{}", i, site));
   LlamaShape shape = hf_shape_of(model, stepper.config().microbatch.length);
   if (data.tokenizer) {
@@ -187,7 +217,8 @@ CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, con
   c.config_json = write_hf_config(shape);
   c.generation_config_json = write_generation_config(shape);
   Json run = Json::object();
-  for (const char* key : {"run_name", "model_name", "steps", "per_device_batch_size", "threads", "cpu_target", "base_output_directory", "train_files", "eval_files"})
+  for (const char* key : {"run_name", "model_name", "steps", "per_device_batch_size", "threads", "cpu_target",
+                          "base_output_directory", "train_files", "eval_files"})
     run[key] = Json::parse(config.json_of(key));
   c.run_info = run;
   return c;

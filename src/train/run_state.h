@@ -45,10 +45,12 @@ void load_weights(const ModelSource& source, Program& program, const LlamaConfig
 
 /// What tensors do not show: constants of the source's config.json that the model does not share. None: nothing.
 std::optional<std::string> constants_that_differ(const ModelSource& source, const LlamaConfig& model);
-/// Multiplies the q weights: by sqrt(D), a power of two, before a save under numerics=maxtext, and by its inverse after.
+/// Multiplies the q weights: by sqrt(D), a power of two, before a save under numerics=maxtext, and by its inverse
+/// after.
 void scale_queries(Stepper& stepper, float factor);
 
 /// Everything of the state that a save writes; tensors point into the program.
-CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, const TrainingData& data, const Progress& progress);
+CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, const TrainingData& data,
+                                     const Progress& progress);
 
 }  // namespace nibble

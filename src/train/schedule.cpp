@@ -15,9 +15,13 @@ double cosine(double p, double f, double x) {
 
 }  // namespace
 
-int64_t warmup_from_fraction(int64_t length, double fraction) { return static_cast<int64_t>(static_cast<double>(length) * fraction); }
+int64_t warmup_from_fraction(int64_t length, double fraction) {
+  return static_cast<int64_t>(static_cast<double>(length) * fraction);
+}
 
-int64_t Schedule::decay_start() const { return length - static_cast<int64_t>(static_cast<double>(length) * decay_fraction); }
+int64_t Schedule::decay_start() const {
+  return length - static_cast<int64_t>(static_cast<double>(length) * decay_fraction);
+}
 
 double Schedule::rate(int64_t step) const {
   const double p = peak, f = p * final_fraction;
@@ -26,14 +30,19 @@ double Schedule::rate(int64_t step) const {
   const int64_t n = length - warmup;
   const double x = n == 1 ? 1 : static_cast<double>(step - warmup) / static_cast<double>(n - 1);
   switch (kind) {
-    case Kind::constant: return p;
-    case Kind::linear: return p + (f - p) * x;
-    case Kind::cosine: return cosine(p, f, x);
-    case Kind::wsd: break;
+    case Kind::constant:
+      return p;
+    case Kind::linear:
+      return p + (f - p) * x;
+    case Kind::cosine:
+      return cosine(p, f, x);
+    case Kind::wsd:
+      break;
   }
   const int64_t d = length - decay_start();
   if (step < decay_start()) return p;
-  const double y = d == 1 ? (cosine_decay ? 1 : 0) : static_cast<double>(step - decay_start()) / static_cast<double>(d - 1);
+  const double y =
+      d == 1 ? (cosine_decay ? 1 : 0) : static_cast<double>(step - decay_start()) / static_cast<double>(d - 1);
   return cosine_decay ? cosine(p, f, y) : p + (f - p) * y;
 }
 

@@ -7,10 +7,10 @@ namespace nibble {
 struct Schedule {
   enum class Kind { cosine, wsd, constant, linear } kind = Kind::cosine;
   double peak = 0, final_fraction = 0.1;
-  int64_t length = 1;                 // S
-  int64_t warmup = 0;                 // steps; step 0 of a warm-up has rate 0
-  double decay_fraction = 0.1;        // wsd: share of S that decays
-  bool cosine_decay = false;          // wsd: linear otherwise
+  int64_t length = 1;           // S
+  int64_t warmup = 0;           // steps; step 0 of a warm-up has rate 0
+  double decay_fraction = 0.1;  // wsd: share of S that decays
+  bool cosine_decay = false;    // wsd: linear otherwise
 
   /// Rate of a step; 0 from step S on.
   double rate(int64_t step) const;

@@ -1,9 +1,9 @@
 #include "train/signals.h"
 
+#include <unistd.h>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <unistd.h>
 
 namespace nibble {
 namespace {

@@ -1,6 +1,6 @@
 // Stop signals as flags that the training loop reads at step boundaries (spec/training.md 8).
-//   SIGTERM, SIGUSR1, SIGHUP: stop after this step and save (exit 75).   SIGINT: the same (exit 130); again: leave at once.
-//   SIGUSR2: save now, go on.   SIGPIPE: ignored, a closed stdout only silences.
+//   SIGTERM, SIGUSR1, SIGHUP: stop after this step and save (exit 75).   SIGINT: the same (exit 130); again: leave at
+//   once. SIGUSR2: save now, go on.   SIGPIPE: ignored, a closed stdout only silences.
 #pragma once
 #include <cstdint>
 

@@ -52,8 +52,9 @@ ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, st
   const std::vector<Parameter> parameters = llama_parameters(c.model);
   TrainingGraph microbatch = microbatch_graph(c);
   std::vector<NamedGraph> graphs;
-  graphs.push_back({"update", update_graph(c.optimizer, parameters, microbatch.gradients,
-                                           c.decayed.empty() ? std::vector<bool>(parameters.size(), false) : c.decayed)});
+  graphs.push_back(
+      {"update", update_graph(c.optimizer, parameters, microbatch.gradients,
+                              c.decayed.empty() ? std::vector<bool>(parameters.size(), false) : c.decayed)});
   graphs.push_back({"gradient_norm", gradient_norm_graph(parameters, microbatch.gradients)});
   graphs.push_back({"microbatch", std::move(microbatch.graph)});
   if (c.evaluation.rows > 0) graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss)});
@@ -67,7 +68,8 @@ ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target) 
   return plan_program(std::move(graphs), threads, target);
 }
 
-Stepper::Stepper(const StepConfig& c, ProgramPlan plan) : c_(c), parameters_(llama_parameters(c.model)), program_(std::make_unique<Program>(std::move(plan))) {
+Stepper::Stepper(const StepConfig& c, ProgramPlan plan)
+    : c_(c), parameters_(llama_parameters(c.model)), program_(std::make_unique<Program>(std::move(plan))) {
   const Tensor table = program_->state(StateRole::constant, "rope_table");
   fill_rope_table(c.model.rope, c.model.head_size, 0, table.dim(0), table.as<float>());
 }
@@ -86,7 +88,8 @@ void Stepper::microbatch_inputs(Executable& x, const Rows& rows, int64_t first, 
     std::memset(to.as<int32_t>() + n, 0, static_cast<size_t>(all - n) * 4);  // unused rows are padding
   };
   copy(tokens, rows.inputs), copy(x.input("segments"), rows.segments), copy(x.input("positions"), rows.positions);
-  for (int64_t i = 0; i < all; ++i) targets.as<int32_t>()[i] = i < n && rows.weights[at + i] != 0 ? rows.targets[at + i] : -1;
+  for (int64_t i = 0; i < all; ++i)
+    targets.as<int32_t>()[i] = i < n && rows.weights[at + i] != 0 ? rows.targets[at + i] : -1;
   x.input("inv_n").as<float>()[0] = inv_n;
 }
 
@@ -133,7 +136,9 @@ StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
 }
 
 std::optional<NonFinite> Stepper::non_finite_state() const {
-  constexpr std::pair<StateRole, const char*> kinds[] = {{StateRole::parameter, "parameter "}, {StateRole::moment_m, "moment m of "}, {StateRole::moment_v, "moment v of "}};
+  constexpr std::pair<StateRole, const char*> kinds[] = {{StateRole::parameter, "parameter "},
+                                                         {StateRole::moment_m, "moment m of "},
+                                                         {StateRole::moment_v, "moment v of "}};
   for (const auto& [role, kind] : kinds)
     for (const Parameter& p : parameters_) {
       if (!program_->has_state(role, p.name)) continue;

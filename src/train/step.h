@@ -14,12 +14,12 @@ namespace nibble {
 struct StepConfig {
   LlamaConfig model;
   OptimizerConfig optimizer;
-  std::vector<bool> decayed;       // by parameter; empty: none
-  BatchShape microbatch{1, 1};     // B, T
-  int64_t accumulation = 1;        // GA
-  BatchShape evaluation{0, 0};     // rows 0: no evaluation executable
+  std::vector<bool> decayed;    // by parameter; empty: none
+  BatchShape microbatch{1, 1};  // B, T
+  int64_t accumulation = 1;     // GA
+  BatchShape evaluation{0, 0};  // rows 0: no evaluation executable
   double z_loss = 0;
-  bool maxtext_divisor = false;    // N + 1e-8, or max(N, 1) with accumulation (spec/training.md 2.1)
+  bool maxtext_divisor = false;  // N + 1e-8, or max(N, 1) with accumulation (spec/training.md 2.1)
 };
 
 /// The rows of a step or of an evaluation batch: arrays [rows, T]; weight 0 means the target does not count.

@@ -9,32 +9,45 @@
 
 namespace nibble {
 
-void print_summary(Console& console, const Config& config, const StepConfig& step, const ProgramPlan& plan, const TrainingData& data,
-                   const Schedule& schedule, const std::filesystem::path& run) {
+void print_summary(Console& console, const Config& config, const StepConfig& step, const ProgramPlan& plan,
+                   const TrainingData& data, const Schedule& schedule, const std::filesystem::path& run) {
   const auto say = [&console](const std::string& text) { console.line(text); };
   const int64_t rows = global_batch(config), tokens = rows * step.microbatch.length, steps = total_steps(config);
-  say(fmt::format("global batch {} = per_device_batch_size {} x devices 1 x accumulation {}; {} tokens/step; {} steps = {:.2f} M tokens", rows,
-                  config.json_of("per_device_batch_size"), step.accumulation, tokens, steps, static_cast<double>(tokens * steps) / 1e6));
+  say(
+      fmt::format("global batch {} = per_device_batch_size {} x devices 1 x accumulation {}; {} tokens/step; {} steps "
+                  "= {:.2f} M tokens",
+                  rows, config.json_of("per_device_batch_size"), step.accumulation, tokens, steps,
+                  static_cast<double>(tokens * steps) / 1e6));
   const std::vector<Parameter> parameters = llama_parameters(step.model);
   say(fmt::format("number parameters: {:.3f} billion", static_cast<double>(parameter_count(step.model)) / 1e9));
   const StepFlops flops = maxtext_flops(step.model, step.microbatch.rows, step.microbatch.length, step.accumulation);
-  say(fmt::format("Per train step: Total TFLOPs: {:.4f} (split as {:.2f}% learnable weight flops and {:.2f}% attention flops)", flops.total() / 1e12,
-                  100 * flops.weights / flops.total(), 100 * flops.attention / flops.total()));
+  say(fmt::format(
+      "Per train step: Total TFLOPs: {:.4f} (split as {:.2f}% learnable weight flops and {:.2f}% attention flops)",
+      flops.total() / 1e12, 100 * flops.weights / flops.total(), 100 * flops.attention / flops.total()));
   std::map<StateRole, int64_t> by_role;
   for (const StateInfo& s : plan.states) by_role[s.role] += align_up(s.type.nbytes());
-  say(fmt::format("memory: {} = weights {}, gradients {}, optimizer {}, activations and workspace {}", bytes_text(plan.arena_bytes()), bytes_text(by_role[StateRole::parameter]),
-                  bytes_text(by_role[StateRole::gradient]), bytes_text(by_role[StateRole::moment_m] + by_role[StateRole::moment_v]), bytes_text(plan.temporary_bytes)));
+  say(fmt::format("memory: {} = weights {}, gradients {}, optimizer {}, activations and workspace {}",
+                  bytes_text(plan.arena_bytes()), bytes_text(by_role[StateRole::parameter]),
+                  bytes_text(by_role[StateRole::gradient]),
+                  bytes_text(by_role[StateRole::moment_m] + by_role[StateRole::moment_v]),
+                  bytes_text(plan.temporary_bytes)));
   int64_t decayed = 0, decayed_tensors = 0, tensors = static_cast<int64_t>(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i)
     if (step.decayed[i]) decayed += parameters[i].shape.numel(), ++decayed_tensors;
-  say(fmt::format("precision: float32 in every product; weight decay {} on {} tensors ({} parameters), none on {} ({})", config.json_of("adam_weight_decay"), decayed_tensors, decayed,
-                  tensors - decayed_tensors, parameter_count(step.model) - decayed));
-  say(fmt::format("schedule: {} over {} steps, {} of warm-up, peak {}", config.get_string("lr_schedule_type"), schedule.length, schedule.warmup, config.json_of("learning_rate")));
-  if (schedule.warmup > schedule.length) console.notice("the warm-up is longer than the schedule: the peak rate is never reached");
-  if (schedule.length < steps) console.notice(fmt::format("the rate is 0 from step {} on: learning_rate_schedule_steps is below steps={}", schedule.length, steps));
+  say(fmt::format("precision: float32 in every product; weight decay {} on {} tensors ({} parameters), none on {} ({})",
+                  config.json_of("adam_weight_decay"), decayed_tensors, decayed, tensors - decayed_tensors,
+                  parameter_count(step.model) - decayed));
+  say(fmt::format("schedule: {} over {} steps, {} of warm-up, peak {}", config.get_string("lr_schedule_type"),
+                  schedule.length, schedule.warmup, config.json_of("learning_rate")));
+  if (schedule.warmup > schedule.length)
+    console.notice("the warm-up is longer than the schedule: the peak rate is never reached");
+  if (schedule.length < steps)
+    console.notice(fmt::format("the rate is 0 from step {} on: learning_rate_schedule_steps is below steps={}",
+                               schedule.length, steps));
   const DataReport d = data.train->report();
-  say(fmt::format("data: {} rows of {} tokens from {} documents, {} tokens, longest document {}, padding {:.2f}%{}", d.rows, step.microbatch.length, d.documents, d.tokens,
-                  d.longest_document, 100 * d.padding_share, data.tokenizer ? ", tokenizer " + data.tokenizer->name() : ""));
+  say(fmt::format("data: {} rows of {} tokens from {} documents, {} tokens, longest document {}, padding {:.2f}%{}",
+                  d.rows, step.microbatch.length, d.documents, d.tokens, d.longest_document, 100 * d.padding_share,
+                  data.tokenizer ? ", tokenizer " + data.tokenizer->name() : ""));
   if (data.evaluation) {
     const DataReport e = data.evaluation->report();
     say(fmt::format("evaluation: {} rows, {} targets, {} bytes", e.rows, e.targets, e.source_bytes));
@@ -50,7 +63,9 @@ void print_kernels(Console& console, const ProgramPlan& plan) {
   for (const ExecutablePlan& e : plan.executables)
     for (size_t i = 0; i < e.graph.nodes.size(); ++i) {
       const KernelChoice& k = e.kernels[i];
-      if (k.run != nullptr) lines[std::string(e.graph.nodes[i].op->name)] = fmt::format("{}{}{}", k.name, k.refusals.empty() ? "" : "; refused: ", k.refusals);
+      if (k.run != nullptr)
+        lines[std::string(e.graph.nodes[i].op->name)] =
+            fmt::format("{}{}{}", k.name, k.refusals.empty() ? "" : "; refused: ", k.refusals);
     }
   for (const auto& [op, text] : lines) console.line(fmt::format("kernel {}: {}", op, text));
 }

@@ -7,8 +7,8 @@
 
 namespace nibble {
 
-void print_summary(Console& console, const Config& config, const StepConfig& step, const ProgramPlan& plan, const TrainingData& data,
-                   const Schedule& schedule, const std::filesystem::path& run);
+void print_summary(Console& console, const Config& config, const StepConfig& step, const ProgramPlan& plan,
+                   const TrainingData& data, const Schedule& schedule, const std::filesystem::path& run);
 /// With -v: which kernel runs each op, and why faster ones do not.
 void print_kernels(Console& console, const ProgramPlan& plan);
 

@@ -39,8 +39,12 @@ Comparison compare(std::string name, const TensorView& golden, const float* got,
 class Golden {
  public:
   Golden(const std::filesystem::path& folder, int threads, CpuTarget target)
-      : open_(open_model(folder)), file_(golden_file(folder)), ids_(read_ids(file_.at("input_ids"))), rows_(file_.at("input_ids").shape.at(0)),
-        length_(file_.at("input_ids").shape.at(1)), generated_(read_ids(file_.at("generated"))) {
+      : open_(open_model(folder)),
+        file_(golden_file(folder)),
+        ids_(read_ids(file_.at("input_ids"))),
+        rows_(file_.at("input_ids").shape.at(0)),
+        length_(file_.at("input_ids").shape.at(1)),
+        generated_(read_ids(file_.at("generated"))) {
     StepConfig c;
     c.model = open_.model, c.microbatch = {rows_, length_};
     std::vector<NamedGraph> extra = decode_graphs(c.model, {1, prompt_length}, length_);
@@ -53,7 +57,9 @@ class Golden {
     logits();
     gradients();
     greedy();
-    std::ranges::stable_sort(list_, std::greater<>{}, [](const Comparison& c) { return std::isnan(c.relative) || c.differing > 0 ? INFINITY : c.relative / c.limit; });
+    std::ranges::stable_sort(list_, std::greater<>{}, [](const Comparison& c) {
+      return std::isnan(c.relative) || c.differing > 0 ? INFINITY : c.relative / c.limit;
+    });
     return list_;
   }
 
@@ -62,7 +68,10 @@ class Golden {
 
   static std::filesystem::path golden_file(const std::filesystem::path& folder) {
     const auto file = folder / "golden.safetensors";
-    if (!std::filesystem::exists(file)) throw Error("E204", "{} has no golden.safetensors", folder.string()).where("{}", file.string()).hint("a folder with the golden tensors of a model");
+    if (!std::filesystem::exists(file))
+      throw Error("E204", "{} has no golden.safetensors", folder.string())
+          .where("{}", file.string())
+          .hint("a folder with the golden tensors of a model");
     return file;
   }
 
@@ -87,14 +96,16 @@ class Golden {
       weights[i] = positions[i] + 1 < length_ ? 1.0f : 0.0f;
       targets[i] = weights[i] != 0 ? ids_[i + 1] : 0;
     }
-    const LossSum sum = stepper_->gradients({ids_.data(), targets.data(), segments.data(), positions.data(), weights.data(), rows_});
+    const LossSum sum =
+        stepper_->gradients({ids_.data(), targets.data(), segments.data(), positions.data(), weights.data(), rows_});
     const auto loss = static_cast<float>(sum.loss());
     list_.push_back(compare("loss", file_.at("loss"), &loss, loss_limit));
     for (const Parameter& p : stepper_->parameters()) {
       const Tensor first = stepper_->program().state(StateRole::gradient, p.name);
       std::vector<float> total(first.as<float>(), first.as<float>() + first.numel());
       if (stepper_->program().has_state(StateRole::gradient, p.name + "#1"))  // a tied table's use as the head
-        for (int64_t i = 0; i < first.numel(); ++i) total[static_cast<size_t>(i)] += stepper_->program().state(StateRole::gradient, p.name + "#1").as<float>()[i];
+        for (int64_t i = 0; i < first.numel(); ++i)
+          total[static_cast<size_t>(i)] += stepper_->program().state(StateRole::gradient, p.name + "#1").as<float>()[i];
       list_.push_back(compare("grad." + p.name, file_.at("grad." + p.name), total.data(), gradient_limit));
     }
   }
@@ -126,6 +137,8 @@ class Golden {
 
 }  // namespace
 
-std::vector<Comparison> compare_with_golden(const std::filesystem::path& folder, int threads, CpuTarget target) { return Golden(folder, threads, target).run(); }
+std::vector<Comparison> compare_with_golden(const std::filesystem::path& folder, int threads, CpuTarget target) {
+  return Golden(folder, threads, target).run();
+}
 
 }  // namespace nibble

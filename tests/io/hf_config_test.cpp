@@ -102,7 +102,8 @@ TEST(TrainingHfConfig, WhatIsRefused) {
 
 TEST(TrainingHfConfig, YarnRoundTrip) {
   Json json = Json::parse(read_file(golden / "llama/config.json"));
-  json["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 64}, {"rope_theta", 20000}, {"beta_fast", 16}, {"truncate", false}};
+  json["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4},     {"original_max_position_embeddings", 64},
+                             {"rope_theta", 20000}, {"beta_fast", 16}, {"truncate", false}};
   const LlamaShape s = parse_hf_config(json.dump(), "f");
   EXPECT_EQ(s.rope.type, "yarn");
   EXPECT_EQ(s.rope.original, 64);

@@ -55,7 +55,8 @@ TEST(TrainingT51, ADamagedNewestCheckpointIsPassedOver) {
                         "train_files=[" + book + "]"});
   };
   const auto flip = [&](const std::string& step) {
-    std::fstream file(run + "/checkpoints/" + step + "/model-00001-of-00001.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream file(run + "/checkpoints/" + step + "/model-00001-of-00001.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(2000).put('X');
   };
   ASSERT_EQ(failure_of(config("steps=4")), "none");

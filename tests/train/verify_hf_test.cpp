@@ -22,7 +22,8 @@ TEST_P(TrainingT30, EqualsTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, TrainingT30, testing::Values("llama", "llama_tied", "llama3"), [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Golden, TrainingT30, testing::Values("llama", "llama_tied", "llama3"),
+                         [](const auto& i) { return i.param; });
 
 TEST(TrainingT30Bits, TargetsAndThreadsAgreeToTheBit) {
   const std::vector<Comparison> want = compare_with_golden(golden + "llama", 1, CpuTarget::ref);
@@ -30,7 +31,8 @@ TEST(TrainingT30Bits, TargetsAndThreadsAgreeToTheBit) {
     for (const int threads : {1, 3}) {
       const std::vector<Comparison> got = compare_with_golden(golden + "llama", threads, target);
       ASSERT_EQ(got.size(), want.size());
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].relative, want[i].relative) << got[i].name << " on " << name_of(target);
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_EQ(got[i].relative, want[i].relative) << got[i].name << " on " << name_of(target);
     }
 }
 

@@ -17,10 +17,14 @@ bool has_avx512_bf16() {
 
 const char* name_of(CpuTarget target) {
   switch (target) {
-    case CpuTarget::ref: return "ref";
-    case CpuTarget::avx2: return "avx2";
-    case CpuTarget::avx512: return "avx512";
-    case CpuTarget::avx512_bf16: return "avx512_bf16";
+    case CpuTarget::ref:
+      return "ref";
+    case CpuTarget::avx2:
+      return "avx2";
+    case CpuTarget::avx512:
+      return "avx512";
+    case CpuTarget::avx512_bf16:
+      return "avx512_bf16";
   }
   return "?";
 }
@@ -28,13 +32,15 @@ const char* name_of(CpuTarget target) {
 bool cpu_runs(CpuTarget target) {
   __builtin_cpu_init();
   switch (target) {
-    case CpuTarget::ref: return true;
+    case CpuTarget::ref:
+      return true;
     case CpuTarget::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
     case CpuTarget::avx512:
       return cpu_runs(CpuTarget::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    case CpuTarget::avx512_bf16: return cpu_runs(CpuTarget::avx512) && has_avx512_bf16();
+    case CpuTarget::avx512_bf16:
+      return cpu_runs(CpuTarget::avx512) && has_avx512_bf16();
   }
   return false;
 }

@@ -29,7 +29,8 @@ S dot(const S* a, const S* b, int64_t d) {
 
 /// One query row and head over keys k + row * stride: online softmax by tiles of 64. No allowed key: out 0, lse 0.
 template <class S>
-void attention_row(const S* q, const S* k, const S* v, int64_t stride, int64_t d, S scale, const KeyRange& keys, S* out, S* lse) {
+void attention_row(const S* q, const S* k, const S* v, int64_t stride, int64_t d, S scale, const KeyRange& keys, S* out,
+                   S* lse) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   S m = static_cast<S>(-inf), l = 0;
   for (int64_t i = 0; i < d; ++i) out[i] = 0;
@@ -77,8 +78,9 @@ void attention(const KernelCall& c) {
     for (int64_t i = 0; i < t; ++i)
       for (int64_t a = 0; a < h; ++a) {
         const int64_t head = b * t * kv * d + (a * kv / h) * d, row = (b * t + i) * h + a;
-        attention_row(q + row * d, k + head, v + head, kv * d, d, scale, causal_keys(i, c.attrs.get_int("window"), segments + b * t),
-                      c.out[0].as<S>() + row * d, c.out[1].as<S>() + row);
+        attention_row(q + row * d, k + head, v + head, kv * d, d, scale,
+                      causal_keys(i, c.attrs.get_int("window"), segments + b * t), c.out[0].as<S>() + row * d,
+                      c.out[1].as<S>() + row);
       }
 }
 

@@ -52,8 +52,8 @@ void cross_entropy(const KernelCall& c) {
   }
 }
 
-// dlogit = ((p c) - onehot) / N, p = e / l, c = 1 + 2 z lse (no product where z = 0); a token without target has dlogit +0.
-// dh over ascending v, dW over ascending tokens, continuing the accumulator.
+// dlogit = ((p c) - onehot) / N, p = e / l, c = 1 + 2 z lse (no product where z = 0); a token without target has dlogit
+// +0. dh over ascending v, dW over ascending tokens, continuing the accumulator.
 template <class S>
 void cross_entropy_grad(const KernelCall& c) {
   const S *h = c.in[1].as<S>(), *w = c.in[2].as<S>();

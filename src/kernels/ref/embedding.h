@@ -10,7 +10,8 @@ template <class S>
 void embedding(const KernelCall& c) {
   const int32_t* tokens = c.in[0].as<int32_t>();
   const int64_t e = c.in[1].dim(1);
-  for (int64_t i = 0; i < c.in[0].numel(); ++i) std::copy_n(c.in[1].as<S>() + tokens[i] * e, e, c.out[0].as<S>() + i * e);
+  for (int64_t i = 0; i < c.in[0].numel(); ++i)
+    std::copy_n(c.in[1].as<S>() + tokens[i] * e, e, c.out[0].as<S>() + i * e);
 }
 
 // For each block of 64 token rows, ascending: the rows with one id are summed from +0 in ascending order, the sum is

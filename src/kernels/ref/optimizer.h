@@ -18,7 +18,8 @@ inline float gradient(const KernelCall& c, size_t first, int64_t i) {  // sum of
 inline void adamw(const KernelCall& c) {
   float *w = c.out[0].as<float>(), *m = c.out[1].as<float>(), *v = c.out[2].as<float>();
   const float* s = c.in[3].as<float>();
-  const float eps = c.attrs.get_float("eps"), eps_root = c.attrs.get_float("eps_root"), decay = c.attrs.get_float("weight_decay");
+  const float eps = c.attrs.get_float("eps"), eps_root = c.attrs.get_float("eps_root"),
+              decay = c.attrs.get_float("weight_decay");
   for (int64_t i = 0; i < c.out[0].numel(); ++i) {
     const float g = gradient(c, 4, i) * s[7];
     m[i] = s[1] * m[i] + s[2] * g;
