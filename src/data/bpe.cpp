@@ -91,7 +91,7 @@ Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<BpeMerge>& 
     : byte_ids_(byte_ids), whole_(std::move(whole)), has_no_merges_(merges.empty()) {
   static std::atomic<uint64_t> next_identity{1};
   identity_ = next_identity++;
-  const int bits = std::bit_width(2 * merges.size() + 1);
+  const auto bits = static_cast<int>(std::bit_width(2 * merges.size() + 1));
   shift_ = 64 - bits;
   slots_.assign(size_t{1} << bits, Slot{no_pair, no_rank, -1});
   for (size_t rank = 0; rank < merges.size(); ++rank) {

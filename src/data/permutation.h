@@ -13,7 +13,7 @@ namespace nibble {
 /// 0 <= index < n, n >= 1. The domain walked is below 4n, so fewer than 4 walks on average.
 inline int64_t permuted_row(int64_t index, int64_t n, uint32_t seed, uint32_t epoch) {
   if (n <= 1) return 0;
-  const int bits = std::bit_width(static_cast<uint64_t>(n - 1)), half = (bits + 1) / 2;
+  const int bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1))), half = (bits + 1) / 2;
   const uint64_t mask = (uint64_t{1} << half) - 1;
   uint64_t x = static_cast<uint64_t>(index);
   do {

@@ -124,6 +124,7 @@ class Encoder {
 
 Tokenizer Tokenizer::byte_level() {
   std::vector<std::string> tokens;
+  tokens.reserve(256);
   for (int b = 0; b < 256; ++b) tokens.emplace_back(1, static_cast<char>(b));
   return from_json(own_tokenizer_json(tokens, {}, ""));
 }

@@ -7,7 +7,7 @@
 namespace nibble {
 
 double normal_quantile(double p) {
-  if (!(p > 0.0 && p < 1.0)) return p == 0.0 ? -inf_f64 : p == 1.0 ? inf_f64 : nan_f64;
+  if (!(p > 0.0 && p < 1.0)) return p == 0.0 ? -double{inf_f64} : p == 1.0 ? inf_f64 : nan_f64;
   const double q = p - 0.5;
   if (q >= -0.425 && q <= 0.425) return normal_centre(q);
   const double side = q < 0.0 ? p : 1.0 - p;

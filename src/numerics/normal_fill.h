@@ -84,7 +84,7 @@ static inline void normal_words(uint64_t block, uint32_t seed, uint32_t name_has
   Bits lane_number;
   for (int i = 0; i < lanes; ++i) {
     const uint64_t number = static_cast<uint64_t>(i);
-    std::memcpy(reinterpret_cast<char*>(&lane_number) + i * 8, &number, 8);
+    std::memcpy(reinterpret_cast<char*>(&lane_number) + int64_t{8} * i, &number, 8);
   }
   for (int b = 0; b < blocks; b += lanes) {
     const Bits index = lane_number + (block + static_cast<uint64_t>(b));
@@ -102,8 +102,8 @@ static inline void normal_words(uint64_t block, uint32_t seed, uint32_t name_has
     std::memcpy(pairs[0], &low, sizeof low);
     std::memcpy(pairs[1], &high, sizeof high);
     for (int i = 0; i < lanes; ++i) {
-      std::memcpy(words + 4 * (b + i), &pairs[0][i], 8);
-      std::memcpy(words + 4 * (b + i) + 2, &pairs[1][i], 8);
+      std::memcpy(words + int64_t{4} * (b + i), &pairs[0][i], 8);
+      std::memcpy(words + int64_t{4} * (b + i) + 2, &pairs[1][i], 8);
     }
   }
 }

@@ -27,7 +27,7 @@ Types attention_shape(const OpCall& c) {
   return {c.in[0], c.in[0].drop_last()};
 }
 int64_t product_flops(const OpCall& c, const Type& q, int products) {
-  return 2 * products * q.dim(0) * q.dim(2) * q.dim(3) * causal_pairs(q.dim(1), c.attrs.get_int("window"));
+  return int64_t{2} * products * q.dim(0) * q.dim(2) * q.dim(3) * causal_pairs(q.dim(1), c.attrs.get_int("window"));
 }
 Cost attention_cost(const OpCall& c) { return {product_flops(c, c.in[0], 2), c.io_bytes()}; }
 

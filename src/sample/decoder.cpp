@@ -13,6 +13,7 @@ std::vector<int64_t> row_buckets(int64_t most) {
 
 std::vector<NamedGraph> decode_graphs(const LlamaConfig& c, const std::vector<int64_t>& buckets, int64_t positions) {
   std::vector<NamedGraph> graphs;
+  graphs.reserve(buckets.size());
   for (const int64_t rows : buckets)
     graphs.push_back({fmt::format("decode_{}", rows), llama_decode_graph(c, rows, positions)});
   return graphs;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -109,7 +110,7 @@ std::string printable(std::string_view text) {
 }
 
 std::string progress_bar(double share, int width) {
-  const int full = static_cast<int>(std::clamp(share, 0.0, 1.0) * width + 0.5);
+  const int full = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * width));
   return "[" + std::string(static_cast<size_t>(full), '#') + std::string(static_cast<size_t>(width - full), '.') + "]";
 }
 

@@ -112,6 +112,7 @@ std::vector<bool> decay_mask(const std::vector<Parameter>& parameters, const std
     }
   }
   std::vector<bool> decayed;
+  decayed.reserve(parameters.size());
   for (const Parameter& p : parameters)
     decayed.push_back(std::ranges::none_of(patterns, [&](const std::regex& r) {
       return std::regex_search(p.name, r) || std::regex_search(maxtext_path(p.name), r);

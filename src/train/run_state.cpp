@@ -191,7 +191,7 @@ CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, con
   std::string canonical;
   for (const auto& [key, value] : config.determining()) {
     c.config.emplace_back(key, Json::parse(value));
-    canonical += key + "=" + value + "\n";
+    canonical += fmt::format("{}={}\n", key, value);
   }
   c.config_hash = xxh3(canonical);
   c.data = data.fingerprints;

@@ -67,7 +67,7 @@ class Golden {
   static constexpr int64_t prompt_length = 16;
 
   static std::filesystem::path golden_file(const std::filesystem::path& folder) {
-    const auto file = folder / "golden.safetensors";
+    auto file = folder / "golden.safetensors";
     if (!std::filesystem::exists(file))
       throw Error("E204", "{} has no golden.safetensors", folder.string())
           .where("{}", file.string())
