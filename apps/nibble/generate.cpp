@@ -1,6 +1,7 @@
 // nibble generate: text from a checkpoint, a run folder or a Hugging Face folder (spec/generation.md 1.10).
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -20,8 +21,9 @@
 namespace nibble {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
-void on_interrupt(int) { interrupted = 1; }
+std::atomic<bool> interrupted{false};  // any thread may run the handler
+static_assert(std::atomic<bool>::is_always_lock_free);
+void on_interrupt(int) { interrupted = true; }
 
 std::string read_prompt(const Config& config) {
   const std::string& path = config.get_string("prompt_file");
@@ -127,11 +129,11 @@ int run(const std::vector<std::string>& arguments) {
   std::signal(SIGINT, on_interrupt);
   std::vector<Generated> all;
   std::string text;
-  for (int64_t i = 0; i < samples && interrupted == 0; ++i) {
+  for (int64_t i = 0; i < samples && !interrupted; ++i) {
     GenerateOptions o = base;
     o.sample = static_cast<uint32_t>(i);
     GenerateEvents events;
-    events.cancelled = [] { return interrupted != 0; };
+    events.cancelled = [] { return interrupted.load(); };
     if (stream) events.text = [terminal](std::string_view delta) { write_text(delta, terminal), std::fflush(stdout); };
     all.push_back(generate(decoder, *open.tokenizer, open.eos(), prompt, open.model.vocab, o, events));
     const Generated& g = all.back();
@@ -146,7 +148,7 @@ int run(const std::vector<std::string>& arguments) {
     replace_file(out, text);
   else
     fmt::print("{}", text);
-  return interrupted != 0 ? exit_interrupted : exit_done;
+  return interrupted ? exit_interrupted : exit_done;
 }
 
 constexpr std::string_view help =

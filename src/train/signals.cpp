@@ -1,6 +1,9 @@
 #include "train/signals.h"
 
 #include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -8,7 +11,12 @@
 namespace nibble {
 namespace {
 
-volatile std::sig_atomic_t stop_signal = 0, save_request = 0, current_step = 0;
+// Any thread may run a handler, so the flags are atomics, and without locks because it is a handler.
+std::atomic<int> stop_signal{0};
+std::atomic<bool> save_request{false};
+std::atomic<int64_t> current_step{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<int64_t>::is_always_lock_free);
 constexpr int stops[] = {SIGTERM, SIGUSR1, SIGHUP, SIGINT};
 struct sigaction previous[6];
 
@@ -26,19 +34,21 @@ void on_stop(int signal) {
   // A second SIGINT leaves at once: files become visible by rename only, so none is half written.
   if (signal == SIGINT && stop_signal == SIGINT) _exit(130);
   if (signal == SIGINT) {
+    const int error = errno;  // of whatever this interrupts
     print("\nfinishing step ");
     print_number(current_step);
     print(", saving; press again to stop now\n");
+    errno = error;
   }
   stop_signal = signal;
 }
-void on_save(int) { save_request = 1; }
+void on_save(int) { save_request = true; }
 
 }  // namespace
 
 SignalFlags::SignalFlags() {
   stop_signal = 0;
-  save_request = 0;
+  save_request = false;
   struct sigaction action = {};
   action.sa_handler = on_stop;
   action.sa_flags = SA_RESTART;
@@ -55,14 +65,10 @@ SignalFlags::~SignalFlags() {
   sigaction(SIGPIPE, &previous[5], nullptr);
 }
 
-void SignalFlags::set_step(int64_t step) { current_step = static_cast<std::sig_atomic_t>(step); }
+void SignalFlags::set_step(int64_t step) { current_step = step; }
 
 int SignalFlags::stop() const { return stop_signal; }
 
-bool SignalFlags::take_save_request() {
-  const bool asked = save_request != 0;
-  save_request = 0;
-  return asked;
-}
+bool SignalFlags::take_save_request() { return save_request.exchange(false); }
 
 }  // namespace nibble
