@@ -9,7 +9,8 @@ shift
 [[ $# -gt 0 ]] || { echo "no object given" >&2; exit 64; }
 
 # W and V: weak; u: unique. DW.ref.* is a pointer of the exception tables, not code.
-shared=$("$nm" --defined-only --format=posix -A "$@" | awk '$3 ~ /^[WVu]$/ {print $1, $2}' |
+symbols=$("$nm" --defined-only --format=posix -A "$@")  # fails where an object is missing
+shared=$(awk '$3 ~ /^[WVu]$/ {print $1, $2}' <<<"$symbols" |
   grep -vE ' (_ZGVZ?|_ZT[VISH]|_Z)Z*N[KVrRO]*6nibble(4avx2|6avx512)' | grep -v ' DW\.ref\.' || true)
 if [[ -n $shared ]]; then
   echo "weak symbols that other objects may share, compiled for a wider instruction set:" >&2
