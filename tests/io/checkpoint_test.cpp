@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -262,11 +263,14 @@ TEST(TrainingT48, KilledAtAnyMoment) {
   const TempFolder run;
   save_checkpoint(run.path(), TinyRun(1).content);
   int64_t newest = 1, killed_in_save = 0;
-  for (uint32_t kill = 0; kill < 200 || (killed_in_save <= 20 && kill < 2000); ++kill) {  // a busy machine needs more
+  for (uint32_t kill = 0; kill < 200 || (killed_in_save <= 20 && kill < 1000); ++kill) {
+    int started[2];
+    ASSERT_EQ(::pipe2(started, O_CLOEXEC), 0);
     const pid_t child = ::fork();
     if (child == 0) {
       try {
         clean_run(run.path());
+        if (::write(started[1], "", 1) != 1) ::_exit(1);
         for (int64_t step = newest + 1;; ++step) {
           save_checkpoint(run.path(), TinyRun(step).content);
           apply_retention(run.path(), 2, 0);
@@ -276,7 +280,14 @@ TEST(TrainingT48, KilledAtAnyMoment) {
       ::_exit(1);
     }
     const uint32_t random = kill * 2654435761u >> 8;
-    const timespec wait{0, 1'000'000 + static_cast<long>(random % 12'000'000)};
+    timespec wait{0, 1'000'000 + static_cast<long>(random % 12'000'000)};
+    ::close(started[1]);
+    if (kill % 2 == 0) {  // soon after its first save began
+      char byte;
+      ASSERT_EQ(::read(started[0], &byte, 1), 1);
+      wait.tv_nsec = static_cast<long>(random % 1'000'000);
+    }
+    ::close(started[0]);
     ::nanosleep(&wait, nullptr);
     ::kill(child, SIGKILL);
     int status = 0;
