@@ -15,7 +15,7 @@ class SignalFlags {
   SignalFlags& operator=(const SignalFlags&) = delete;
   /// The step under way, for the line that the first SIGINT prints.
   void set_step(int64_t step);
-  /// 0, or the number of the first stop signal seen.
+  /// 0, or the number of the latest stop signal.
   int stop() const;
   /// True once for each SIGUSR2 (several in a row may count as one).
   bool take_save_request();
