@@ -344,7 +344,7 @@ int64_t peak_resident_bytes() {
 }
 
 void bench_train(const Request& r, ProgramPlan plan) {
-  const StepConfig c = step_of(r.config, false);
+  const StepConfig c = step_of(r.config);
   const PlanReport report = make_report(plan, {.model_name = r.config.get_string("model_name"),
                                                .model = c.model,
                                                .batch = c.microbatch.rows,
@@ -425,7 +425,7 @@ int run(const std::vector<std::string>& arguments) {
   };
   const Request r{resolved.config, count("repeats", name == "gemm" ? 15 : 10),
                   static_cast<double>(count("seconds", 15)), resolved.options.contains("json")};
-  ProgramPlan plan = plan_training(step_of(r.config, false), resolve_threads(r.config.get_int("threads")),
+  ProgramPlan plan = plan_training(step_of(r.config), resolve_threads(r.config.get_int("threads")),
                                    resolve_target(r.config.get_string("cpu_target")));
   check_fits(r.config, plan);
   if (name == "gemm")

@@ -30,7 +30,7 @@ int run(const std::vector<std::string>& arguments) {
   const Resolved r = resolve(arguments, options);
   for (const std::string& notice : r.notices) fmt::print(stderr, "{}\n", notice);
   const Config& config = r.config;
-  const StepConfig step = step_of(config, false);
+  const StepConfig step = step_of(config);
   const ProgramPlan plan =
       plan_run(config, resolve_threads(config.get_int("threads")), resolve_target(config.get_string("cpu_target")));
   PlanSubject subject{.model_name = config.get_string("model_name"),

@@ -115,8 +115,7 @@ const std::vector<int64_t>& sample_buckets() {
 }
 
 ProgramPlan plan_run(const Config& config, int threads, CpuTarget target) {
-  const bool evaluation = !config.get_list("eval_files").empty() || config.get_double("eval_fraction") > 0;
-  const StepConfig step = step_of(config, evaluation);
+  const StepConfig step = step_of(config);
   std::vector<NamedGraph> decoding;
   if (config.get_int("sample_interval") > 0)
     decoding = decode_graphs(step.model, sample_buckets(), step.microbatch.length);

@@ -138,7 +138,7 @@ Schedule schedule_of(const Config& config) {
   return s;
 }
 
-StepConfig step_of(const Config& config, bool evaluation) {
+StepConfig step_of(const Config& config) {
   StepConfig c;
   c.model = llama_of(config);
   c.optimizer = optimizer_of(config);
@@ -148,6 +148,7 @@ StepConfig step_of(const Config& config, bool evaluation) {
   const bool sgd = c.optimizer.kind == OptimizerConfig::Kind::sgd;
   c.decayed = sgd ? std::vector<bool>(parameters.size(), false) : decay_mask(parameters, config.get_list("adamw_mask"));
   const double rows = config.get_double("eval_per_device_batch_size");
+  const bool evaluation = !config.get_list("eval_files").empty() || config.get_double("eval_fraction") > 0;
   if (evaluation) c.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : c.microbatch.rows, c.microbatch.length};
   c.z_loss = config.get_double("z_loss_multiplier");
   c.maxtext_divisor = config.get_string("numerics") == "maxtext";

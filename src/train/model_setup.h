@@ -16,8 +16,8 @@ LlamaShape hf_shape_of(const LlamaConfig& model, int64_t max_positions);
 
 OptimizerConfig optimizer_of(const Config& config);
 Schedule schedule_of(const Config& config);
-/// evaluation: whether to plan an evaluation executable.
-StepConfig step_of(const Config& config, bool evaluation);
+/// With an evaluation executable where there is a set to evaluate on: eval_files, or eval_fraction > 0.
+StepConfig step_of(const Config& config);
 
 /// numerics=maxtext keeps 1/sqrt(D) in the q weights: stored checkpoints hold them times sqrt(D), an exact power of
 /// two.

@@ -133,8 +133,7 @@ bool Trainer::prepare() {
   schedule_ = schedule_of(config_);
   const int threads = resolve_threads(config_.get_int("threads"));
   const CpuTarget target = resolve_target(config_.get_string("cpu_target"));
-  const bool evaluation = !config_.get_list("eval_files").empty() || config_.get_double("eval_fraction") > 0;
-  const StepConfig step = step_of(config_, evaluation);
+  const StepConfig step = step_of(config_);
   step_flops_ = maxtext_flops(step.model, step.microbatch.rows, step.microbatch.length, step.accumulation).total();
   ProgramPlan plan = plan_run(config_, threads, target);
   check_fits(config_, plan);

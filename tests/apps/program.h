@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "io/json.h"
+#include "temporary_folder.h"
 
 extern char** environ;
 
@@ -134,11 +135,9 @@ inline Ended nibble_in(const std::string& folder, const std::vector<std::string>
 }
 
 /// A folder with a text, book.txt, and a configuration, tiny.yml, of a model of 35,000 weights.
-class Workplace {
+class Workplace : public TemporaryFolder {
  public:
   Workplace() {
-    std::string name = (std::filesystem::temp_directory_path() / "nibble-test-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
     std::ofstream book(*this / "book.txt");
     for (int i = 1; i <= 400; ++i)
       book << "line " << i << " of the little book about the number " << i * 7 % 13 << " and its friends\n";
@@ -148,28 +147,14 @@ class Workplace {
            "base_num_kv_heads: 1\nhead_dim: 16\nbase_num_decoder_layers: 2\nvocab_size: 260\ntokenizer_type: byte\n"
            "max_target_length: 32\nper_device_batch_size: 2\nlearning_rate: 1e-2\nthreads: 1\n";
   }
-  ~Workplace() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  const std::string& path() const { return path_; }
-  Ended operator()(const std::vector<std::string>& arguments) const { return nibble_in(path_, arguments); }
+  Ended operator()(const std::vector<std::string>& arguments) const { return nibble_in(path(), arguments); }
   /// nibble train tiny.yml on the book.
   std::vector<std::string> train(const std::vector<std::string>& more) const {
     std::vector<std::string> words = {"train", "tiny.yml", "train_files=[book.txt]"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  std::string content(const std::string& name) const {
-    std::ifstream file(*this / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
- private:
-  std::string path_;
+  std::string content(const std::string& name) const { return content_of(*this / name); }
 };
 
 /// metrics.jsonl of a run without time fields: the last record of each kind and step; no events.

@@ -22,7 +22,7 @@ Config config_of(std::vector<std::string> words) {
 }
 
 PlanReport report_of(const Config& c, const ProgramPlan& plan, bool layers = false) {
-  const StepConfig step = step_of(c, false);
+  const StepConfig step = step_of(c);
   return make_report(plan,
                      {.model_name = c.get_string("model_name"),
                       .model = step.model,

@@ -148,7 +148,7 @@ TEST(TrainingT23, DefaultMaskExcludesExactlyTheVectors) {
     EXPECT_EQ(std::ranges::count(everything, true), static_cast<int64_t>(all.size()));
   }
   EXPECT_EQ(decay_mask(llama_parameters(tiny_model()), {}),
-            step_of(tiny_config({"dataset_type=synthetic", "steps=1", "adamw_mask=[]"}), false).decayed);
+            step_of(tiny_config({"dataset_type=synthetic", "steps=1", "adamw_mask=[]"})).decayed);
 }
 
 int64_t undecayed(const std::vector<std::string>& mask) {
