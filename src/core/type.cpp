@@ -18,17 +18,30 @@ std::string_view name_of(DType dtype) {
       return "f64";
     case DType::i32:
       return "i32";
+    case DType::bf16:
+      return "bf16";
   }
   return "?";
 }
 
 bool parse_dtype(std::string_view text, DType* out) {
-  for (const DType d : {DType::f32, DType::f64, DType::i32})
+  for (const DType d : {DType::f32, DType::f64, DType::i32, DType::bf16})
     if (name_of(d) == text) return *out = d, true;
   return false;
 }
 
-int64_t element_bytes(DType dtype) { return dtype == DType::f64 ? 8 : 4; }
+int64_t element_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 2;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::f64:
+      return 8;
+  }
+  return 0;
+}
 
 Shape::Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
 

@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-enum class DType : uint8_t { f32, f64, i32 };
+enum class DType : uint8_t { f32, f64, i32, bf16 };
 
 std::string_view name_of(DType dtype);                // "f32"
 bool parse_dtype(std::string_view text, DType* out);  // false if unknown

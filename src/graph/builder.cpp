@@ -30,7 +30,8 @@ Value Builder::read(StateRole role, std::string_view name, const Type& type) {
 }
 
 Value Builder::param(std::string_view hf_name, std::initializer_list<int64_t> dims) {
-  return read(StateRole::parameter, hf_name, {DType::f32, Shape(dims)});
+  const StateRole role = dtype_ == DType::f32 ? StateRole::parameter : StateRole::weight;
+  return read(role, hf_name, {dtype_, Shape(dims)});
 }
 
 Values Builder::emit(const Op& op, const Values& in, Attrs attrs) {

@@ -14,8 +14,10 @@ class Builder {
   /// The state's value as it is when the run starts (or, for a state this graph has written, asking again is an error
   /// found by verify). Reading the same state twice gives the same Value.
   Value read(StateRole role, std::string_view name, const Type& type);
-  /// A parameter under its Hugging Face name.
+  /// A parameter under its Hugging Face name: the f32 master, or the weight of set_dtype's type that was rounded from
+  /// it. Activations take their type from it.
   Value param(std::string_view hf_name, std::initializer_list<int64_t> dims);
+  void set_dtype(DType dtype) { dtype_ = dtype; }
   /// Appends a node; returns its outputs.
   Values emit(const Op& op, const Values& in, Attrs attrs = {});
   Value emit1(const Op& op, const Values& in, Attrs attrs = {}) { return emit(op, in, std::move(attrs)).at(0); }
@@ -47,6 +49,7 @@ class Builder {
   Value source(const Op& op, Attrs attrs, const Type& type);
   Graph* graph_;
   std::string label_;
+  DType dtype_ = DType::f32;
 };
 
 }  // namespace nibble

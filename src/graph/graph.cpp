@@ -6,8 +6,9 @@ namespace nibble {
 namespace {
 
 constexpr std::pair<StateRole, std::string_view> role_names[] = {
-    {StateRole::parameter, "parameter"}, {StateRole::gradient, "gradient"}, {StateRole::moment_m, "moment_m"},
-    {StateRole::moment_v, "moment_v"},   {StateRole::kv_cache, "kv_cache"}, {StateRole::constant, "constant"}};
+    {StateRole::parameter, "parameter"}, {StateRole::weight, "weight"},     {StateRole::gradient, "gradient"},
+    {StateRole::moment_m, "moment_m"},   {StateRole::moment_v, "moment_v"}, {StateRole::kv_cache, "kv_cache"},
+    {StateRole::constant, "constant"}};
 
 Types no_shape(const OpCall& c) {
   c.require(false, "{} is made by Builder::input and Builder::read, which know its type", c.op.name);

@@ -31,9 +31,9 @@ struct Node {
   std::string label;  // "layers.3/mlp/up_proj"
 };
 
-/// What a state is for. With its name this is the state's identity; parameters, moments and gradients carry the
-/// parameter's Hugging Face name.
-enum class StateRole { parameter, gradient, moment_m, moment_v, kv_cache, constant };
+/// What a state is for. With its name this is the state's identity; parameters, weights, moments and gradients carry
+/// the parameter's Hugging Face name. A `weight` is its parameter rounded to the type that products compute in (dtype).
+enum class StateRole { parameter, weight, gradient, moment_m, moment_v, kv_cache, constant };
 std::string_view name_of(StateRole role);
 bool parse_state_role(std::string_view text, StateRole* out);
 

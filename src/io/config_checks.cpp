@@ -101,6 +101,18 @@ void ConfigBuilder::check_exclusive() {
                                           recipe == "fp32" ? "float32" : "bfloat16", c.get_string("dtype")),
                               {"quantization", "dtype"})
                          .hint("dtype={}", recipe == "fp32" ? "float32" : "bfloat16"));
+  if (c.get_string("dtype") == "bfloat16") {
+    const auto refuse = [&](std::string_view key, std::string_view value, std::string_view why) {
+      errors.push_back(Error("E010", "{}={} with dtype=bfloat16 is not in this version: {}", key, value, why)
+                           .where("{}", places({key, "dtype"}))
+                           .hint("dtype=float32"));
+    };
+    if (c.get_string("numerics") == "maxtext")
+      refuse("numerics", "maxtext", "MaxText's rounding points in bfloat16 are not reproduced");
+    if (c.get_bool("logits_dot_in_fp32")) refuse("logits_dot_in_fp32", "true", "the head multiplies rounded operands");
+    if (const std::string& p = c.get_string("matmul_precision"); p != "default" && p != "bfloat16")
+      refuse("matmul_precision", p, "products take rounded operands");
+  }
   if (given("prompt") + given("prompt_file") + given("prompts") > 1)
     errors.push_back(
         conflict("E102", "prompt, prompt_file and prompts exclude each other", {"prompt", "prompt_file", "prompts"})

@@ -113,7 +113,7 @@ constexpr Key model_rows[] = {
 };
 
 constexpr Key precision_rows[] = {
-    {"dtype", choice, "float32", "bfloat16", "float32|bfloat16", "float32", D, "activations"},
+    {"dtype", choice, "float32", "bfloat16", "float32|bfloat16", every, D, "activations and operands of products; sums, masters and optimizer stay float32"},
     {"weight_dtype", choice, "float32", "", "float32|bfloat16", "float32", D, "master weights"},
     {"grad_dtype", choice, "float32", "", "float32|bfloat16", "float32", D, "gradients"},
     {"mu_dtype", choice, "\"\"", "", "|float32|bfloat16", "|float32", D, "first moment; empty: weight_dtype"},
@@ -129,11 +129,11 @@ constexpr Key precision_rows[] = {
     {"finish_high_precision_start", integer, "decay", "", "decay|auto|>=0", only_default, D, "when it begins"},
     {"tensor_scale", choice, "exact", "", "exact|pow2", only_default, D, "second-level scale"},
     {"amax_scope", choice, "global", "", "global|local|delayed", only_default, D, "over what a tensor scale is taken"},
-    {"float32_qk_product", boolean, "true", "false", "", no_effect, D, "attention scores in float32 (they are, with dtype=float32)"},
-    {"float32_logits", boolean, "true", "false", "", no_effect, D, "softmax of attention in float32 (it is, with dtype=float32)"},
-    {"activations_in_float32", boolean, "true", "false", "", no_effect, D, "MLP activation in float32 (it is, with dtype=float32)"},
-    {"cast_logits_to_fp32", boolean, "true", "", "", no_effect, D, "logits in float32 (they are, with dtype=float32)"},
-    {"logits_dot_in_fp32", boolean, "false", "", "", no_effect, D, "product of the head in float32 (it is, with dtype=float32)"},
+    {"float32_qk_product", boolean, "true", "false", "", no_effect, D, "attention scores in float32; they always are"},
+    {"float32_logits", boolean, "true", "false", "", no_effect, D, "softmax of attention in float32; it always is"},
+    {"activations_in_float32", boolean, "true", "false", "", no_effect, D, "MLP activation in float32, rounded once; it always is"},
+    {"cast_logits_to_fp32", boolean, "true", "", "", no_effect, D, "logits in float32; they always are"},
+    {"logits_dot_in_fp32", boolean, "false", "", "", no_effect, D, "product of the head in float32 (it is, with dtype=float32; refused with bfloat16)"},
     {"matmul_precision", choice, "default", "", "default|high|highest|float32|bfloat16|bfloat16_3x|tensorfloat32", "default|high|highest|float32", D, "operands of unquantized products"},
 };
 

@@ -16,9 +16,21 @@ Value batch_hidden(Builder& b, const LlamaConfig& c, BatchShape shape) {
 
 }  // namespace
 
-Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss) {
+Graph recast_graph(const LlamaConfig& c, DType dtype) {
   Graph graph;
   Builder b(graph);
+  for (const Parameter& p : llama_parameters(c)) {
+    auto scope = b.scope(p.name);
+    recast(b, b.read(StateRole::weight, p.name, {dtype, p.shape}),
+           b.read(StateRole::parameter, p.name, {DType::f32, p.shape}));
+  }
+  return graph;
+}
+
+Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss, DType dtype) {
+  Graph graph;
+  Builder b(graph);
+  b.set_dtype(dtype);
   const Value h = batch_hidden(b, c, shape);
   const Value targets = b.input("targets", {DType::i32, {shape.rows, shape.length}}),
               inv_n = b.input("inv_n", {DType::f32, {1}});

@@ -11,8 +11,11 @@ struct BatchShape {
   int64_t rows, length;
 };
 
-/// "ce" and "lse" [B, T]. With `train`, the graph ends in gradients: not differentiated yet, see passes/grad.
-Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss);
+/// "ce" and "lse" [B, T], not differentiated yet (passes/grad). dtype: of activations and products; with bf16 the graph
+/// reads weights, which recast_graph rounds from the parameters.
+Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss, DType dtype = DType::f32);
+/// Rounds every parameter to the weight that graphs of this dtype read.
+Graph recast_graph(const LlamaConfig& c, DType dtype);
 /// "logits" [B, T, V].
 Graph llama_logits_graph(const LlamaConfig& c, BatchShape shape);
 /// One decoding step of up to `rows` rows over a cache of `positions`: inputs tokens, positions i32 [R], span i32 [2],

@@ -17,7 +17,7 @@ constexpr const Op* table[] = {&embedding_op,     &embedding_grad_op,
                                &append_op,        &attention_cached_op,
                                &take_row_op,      &adamw_op,
                                &sgd_op,           &sum_squares_op,
-                               &norm_op};
+                               &norm_op,          &recast_op};
 }  // namespace
 
 std::span<const Op* const> all_ops() { return table; }

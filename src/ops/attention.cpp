@@ -13,8 +13,8 @@ int64_t causal_pairs(int64_t t, int64_t window) {
 }
 
 void require_qkv(const OpCall& c, const Type& q, const Type& k, const Type& v, const Type& segments) {
-  c.require(q.rank() == 4 && k.rank() == 4 && k == v, "q {} must be [B, T, H, D], k {} and v {} [B, T, K, D]",
-            to_string(q), to_string(k), to_string(v));
+  c.require(q.rank() == 4 && k.rank() == 4 && k == v && q.dtype == k.dtype,
+            "q {} must be [B, T, H, D], k {} and v {} [B, T, K, D]", to_string(q), to_string(k), to_string(v));
   c.require(q.dim(0) == k.dim(0) && q.dim(1) == k.dim(1) && q.dim(3) == k.dim(3), "q {} and k {} must share B, T and D",
             to_string(q), to_string(k));
   c.require(q.dim(2) % k.dim(2) == 0, "{} query heads must be a multiple of {} key/value heads", q.dim(2), k.dim(2));
@@ -24,7 +24,7 @@ void require_qkv(const OpCall& c, const Type& q, const Type& k, const Type& v, c
 }
 Types attention_shape(const OpCall& c) {
   require_qkv(c, c.in[0], c.in[1], c.in[2], c.in[3]);
-  return {c.in[0], c.in[0].drop_last()};
+  return {c.in[0], c.in[0].drop_last().as(DType::f32)};
 }
 int64_t product_flops(const OpCall& c, const Type& q, int products) {
   return int64_t{2} * products * q.dim(0) * q.dim(2) * q.dim(3) * causal_pairs(q.dim(1), c.attrs.get_int("window"));
@@ -41,7 +41,7 @@ void attention_vjp(Vjp& g) {
 
 Types attention_grad_shape(const OpCall& c) {
   require_qkv(c, c.in[1], c.in[2], c.in[3], c.in[6]);
-  c.require(c.in[0] == c.in[1] && c.in[4] == c.in[1] && c.in[5] == c.in[1].drop_last(),
+  c.require(c.in[0] == c.in[1] && c.in[4] == c.in[1] && c.in[5] == c.in[1].drop_last().as(DType::f32),
             "dout {}, out {} and lse {} do not fit q {}", to_string(c.in[0]), to_string(c.in[4]), to_string(c.in[5]),
             to_string(c.in[1]));
   return {c.in[1], c.in[2], c.in[3]};

@@ -9,15 +9,16 @@ namespace {
 constexpr InPlace accumulates[] = {{0, 0}};
 
 void require_head(const OpCall& c, const Type& h, const Type& w, const Type& targets, const Type& inv_n) {
-  c.require(w.rank() == 2 && h.dim(-1) == w.dim(1), "weight {} must be [V, E] with E the last axis of h {}",
-            to_string(w), to_string(h));
+  c.require(w.rank() == 2 && h.dim(-1) == w.dim(1) && h.dtype == w.dtype,
+            "weight {} must be [V, E] with the element type and the last axis E of h {}", to_string(w), to_string(h));
   c.require(targets == h.drop_last().as(DType::i32), "targets {} must be i32 with the leading axes of h {}",
             to_string(targets), to_string(h));
   c.require(inv_n == Type{DType::f32, {1}}, "inv_n must be f32[1], got {}", to_string(inv_n));
 }
 Types ce_shape(const OpCall& c) {
   require_head(c, c.in[0], c.in[1], c.in[2], c.in[3]);
-  return {c.in[0].drop_last(), c.in[0].drop_last()};
+  const Type loss = c.in[0].drop_last().as(DType::f32);
+  return {loss, loss};
 }
 Cost ce_cost(const OpCall& c) { return {2 * c.in[0].numel() * c.in[1].dim(0), c.io_bytes()}; }
 
@@ -34,9 +35,10 @@ void ce_vjp(Vjp& g) {
 
 Types ce_grad_shape(const OpCall& c) {
   require_head(c, c.in[1], c.in[2], c.in[3], c.in[4]);
-  c.require(c.in[0] == c.in[2], "accumulator {} must have the type of the weight {}", to_string(c.in[0]),
-            to_string(c.in[2]));
-  return {c.in[0], c.in[1], c.in[1].drop_last(), c.in[1].drop_last()};
+  c.require(c.in[0] == c.in[2].as(DType::f32), "accumulator {} must be f32 with the axes of the weight {}",
+            to_string(c.in[0]), to_string(c.in[2]));
+  const Type loss = c.in[1].drop_last().as(DType::f32);
+  return {c.in[0], c.in[1], loss, loss};
 }
 Cost ce_grad_cost(const OpCall& c) { return {6 * c.in[1].numel() * c.in[2].dim(0), c.io_bytes()}; }
 

@@ -22,11 +22,14 @@ void embedding_vjp(Vjp& g) {
 
 Types embedding_grad_shape(const OpCall& c) {
   const Type &acc = c.in[0], &tokens = c.in[1], &dx = c.in[2];
-  c.require(tokens.dtype == DType::i32 && dx.rows() == tokens.numel() && acc.rank() == 2 && dx.dim(-1) == acc.dim(1),
+  c.require(tokens.dtype == DType::i32 && dx.rows() == tokens.numel() && acc.rank() == 2 && acc.dtype == DType::f32 &&
+                dx.dim(-1) == acc.dim(1),
             "accumulator {}, tokens {} and dx {} do not fit", to_string(acc), to_string(tokens), to_string(dx));
   return {acc};
 }
-Cost embedding_grad_cost(const OpCall& c) { return {c.in[2].numel(), 3 * c.in[2].nbytes() + c.in[1].nbytes()}; }
+Cost embedding_grad_cost(const OpCall& c) {
+  return {c.in[2].numel(), c.in[2].nbytes() + 2 * c.in[2].as(DType::f32).nbytes() + c.in[1].nbytes()};
+}
 
 }  // namespace
 

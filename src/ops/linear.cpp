@@ -10,8 +10,8 @@ constexpr InPlace accumulates[] = {{0, 0}};
 
 Types linear_shape(const OpCall& c) {
   const Type &x = c.in[0], &w = c.in[1];
-  c.require(w.rank() == 2 && x.dim(-1) == w.dim(1), "weight {} must be [N, K] with K the last axis of x {}",
-            to_string(w), to_string(x));
+  c.require(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype == w.dtype,
+            "weight {} must be [N, K] with the element type and the last axis K of x {}", to_string(w), to_string(x));
   return {x.with_last(w.dim(0))};
 }
 Cost linear_cost(const OpCall& c) { return {2 * c.in[0].numel() * c.in[1].dim(0), c.io_bytes()}; }
@@ -24,10 +24,10 @@ Types dgrad_shape(const OpCall& c) {
   c.require(!c.in.empty() && c.in.size() % 2 == 0, "takes pairs of dy and weight, got {} operands", c.in.size());
   const Type dx = c.in[0].with_last(c.in[1].dim(1));
   for (size_t i = 0; i < c.in.size(); i += 2)
-    c.require(
-        c.in[i + 1].rank() == 2 && c.in[i].dim(-1) == c.in[i + 1].dim(0) && c.in[i].with_last(c.in[i + 1].dim(1)) == dx,
-        "term {}: dy {} times weight {} must give {}", i / 2, to_string(c.in[i]), to_string(c.in[i + 1]),
-        to_string(dx));
+    c.require(c.in[i + 1].rank() == 2 && c.in[i].dim(-1) == c.in[i + 1].dim(0) && c.in[i + 1].dtype == dx.dtype &&
+                  c.in[i].with_last(c.in[i + 1].dim(1)) == dx,
+              "term {}: dy {} times weight {} must give {}", i / 2, to_string(c.in[i]), to_string(c.in[i + 1]),
+              to_string(dx));
   return {dx};
 }
 Cost dgrad_cost(const OpCall& c) {
@@ -38,8 +38,9 @@ Cost dgrad_cost(const OpCall& c) {
 
 Types wgrad_shape(const OpCall& c) {
   const Type &acc = c.in[0], &dy = c.in[1], &x = c.in[2];
-  c.require(acc.rank() == 2 && dy.dim(-1) == acc.dim(0) && x.dim(-1) == acc.dim(1) && dy.rows() == x.rows(),
-            "dy {} and x {} must have the rows of each other and the axes of the accumulator {}", to_string(dy),
+  c.require(acc.rank() == 2 && acc.dtype == DType::f32 && dy.dtype == x.dtype && dy.dim(-1) == acc.dim(0) &&
+                x.dim(-1) == acc.dim(1) && dy.rows() == x.rows(),
+            "dy {} and x {} must have the rows of each other and the axes of the f32 accumulator {}", to_string(dy),
             to_string(x), to_string(acc));
   return {acc};
 }

@@ -9,9 +9,9 @@ constexpr InPlace accumulates[] = {{0, 0}};
 
 Types norm_shape(const OpCall& c) {
   const Type &x = c.in[0], &w = c.in[1];
-  c.require(w.rank() == 1 && w.dim(0) == x.dim(-1), "w {} must be as long as the last axis of x {}", to_string(w),
-            to_string(x));
-  return {x, x.drop_last()};
+  c.require(w.rank() == 1 && w.dim(0) == x.dim(-1) && w.dtype == x.dtype,
+            "w {} must have the element type of x {} and be as long as its last axis", to_string(w), to_string(x));
+  return {x, x.drop_last().as(DType::f32)};
 }
 Cost norm_cost(const OpCall& c) { return {4 * c.in[0].numel(), c.io_bytes()}; }
 void norm_vjp(Vjp& g) {
@@ -24,8 +24,9 @@ void norm_vjp(Vjp& g) {
 
 Types norm_grad_shape(const OpCall& c) {
   const Type &acc = c.in[0], &dy = c.in[1], &x = c.in[2], &w = c.in[3], &r = c.in[4];
-  c.require(dy == x && acc == w && w.dim(0) == x.dim(-1) && r == x.drop_last(), "dy {}, x {}, w {} and r {} do not fit",
-            to_string(dy), to_string(x), to_string(w), to_string(r));
+  c.require(dy == x && acc == w.as(DType::f32) && w.dtype == x.dtype && w.dim(0) == x.dim(-1) &&
+                r == x.drop_last().as(DType::f32),
+            "dy {}, x {}, w {} and r {} do not fit", to_string(dy), to_string(x), to_string(w), to_string(r));
   return {acc, x};
 }
 Cost norm_grad_cost(const OpCall& c) { return {10 * c.in[1].numel(), c.io_bytes()}; }

@@ -64,6 +64,8 @@ enum UpdateScalar {
 Value adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root,
             double weight_decay);
 Value sgd(Builder& b, Value w, const Values& gradients, Value scalars);
+/// Writes the parameter, rounded, over the weight, in place; returns the new weight.
+Value recast(Builder& b, Value weight, Value parameter);
 /// Sums of squares per 16x16 tile (2-D) or 256 elements (1-D) of the sum of `parts`, in f64 (spec/training.md 2.11).
 Value sum_squares(Builder& b, const Values& parts);
 /// sqrt of the sum of all tile sums: f64 [1]; order-free (spec/scale.md 5.2), NaN or Inf if any tile is.
@@ -72,6 +74,6 @@ Value norm(Builder& b, const Values& tiles);
 extern const Op embedding_op, embedding_grad_op, linear_op, linear_dgrad_op, linear_wgrad_op, rms_norm_op,
     rms_norm_grad_op, rope_op, attention_op, attention_grad_op, swiglu_op, swiglu_grad_op, add_op, scale_op,
     split_heads_op, merge_heads_op, zeros_op, ones_op, cross_entropy_op, cross_entropy_grad_op, append_op,
-    attention_cached_op, take_row_op, adamw_op, sgd_op, sum_squares_op, norm_op;
+    attention_cached_op, take_row_op, adamw_op, sgd_op, sum_squares_op, norm_op, recast_op;
 
 }  // namespace nibble

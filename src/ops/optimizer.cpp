@@ -1,12 +1,13 @@
-// adamw, sgd, and the norm that clipping needs: sum_squares per tile, norm over all tiles (spec/training.md 2.9, 2.11).
-// Numbers that change from step to step are an input (UpdateScalar), so an update never rebuilds anything.
+// adamw, sgd, recast, and the norm that clipping needs: sum_squares per tile, norm over all tiles
+// (spec/training.md 2.9, 2.11). Numbers that change from step to step are an input (UpdateScalar), so an update never
+// rebuilds anything.
 #include "ops/ops.h"
 
 namespace nibble {
 namespace {
 
 constexpr InPlace adamw_writes[] = {{0, 0}, {1, 1}, {2, 2}};
-constexpr InPlace sgd_writes[] = {{0, 0}};
+constexpr InPlace sgd_writes[] = {{0, 0}}, recast_writes[] = {{0, 0}};
 const Type scalars_type{DType::f32, {update_scalars}};
 
 void require_gradients(const OpCall& c, size_t first) {
@@ -47,6 +48,13 @@ Types norm_shape(const OpCall& c) {
 }
 Cost norm_cost(const OpCall& c) { return {c.io_bytes() / 8, c.io_bytes()}; }
 
+Types recast_shape(const OpCall& c) {
+  c.require(c.in[1] == c.in[0].as(DType::f32), "parameter {} must be f32 with the axes of the weight {}",
+            to_string(c.in[1]), to_string(c.in[0]));
+  return {c.in[0]};
+}
+Cost recast_cost(const OpCall& c) { return {0, c.in[0].nbytes() + c.in[1].nbytes()}; }
+
 Values with(std::initializer_list<Value> head, const Values& tail) {
   Values all(head);
   all.insert(all.end(), tail.begin(), tail.end());
@@ -86,6 +94,14 @@ constinit const Op norm_op{.name = "norm",
                            .composed = nullptr,
                            .variadic = true};
 
+constinit const Op recast_op{.name = "recast",
+                             .shape = recast_shape,
+                             .vjp = nullptr,
+                             .cost = recast_cost,
+                             .sharding = "..., ... -> ...",
+                             .composed = nullptr,
+                             .in_place = recast_writes};
+
 Value adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Value scalars, double eps, double eps_root,
             double weight_decay) {
   return b.emit(adamw_op, with({w, m, v, scalars}, gradients),
@@ -94,6 +110,7 @@ Value adamw(Builder& b, Value w, Value m, Value v, const Values& gradients, Valu
 Value sgd(Builder& b, Value w, const Values& gradients, Value scalars) {
   return b.emit1(sgd_op, with({w, scalars}, gradients));
 }
+Value recast(Builder& b, Value weight, Value parameter) { return b.emit1(recast_op, {weight, parameter}); }
 Value sum_squares(Builder& b, const Values& parts) { return b.emit1(sum_squares_op, parts); }
 Value norm(Builder& b, const Values& tiles) { return b.emit1(norm_op, tiles); }
 

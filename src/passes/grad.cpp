@@ -43,14 +43,15 @@ class Tape final : public Vjp {
   }
   Value accumulator(int i) override {
     const Value v = in(i);
-    if (!is_parameter(v)) return zeros(b_, graph_.type(v));
+    const Type sum = graph_.type(v).as(DType::f32);
+    if (!is_parameter(v)) return zeros(b_, sum);
     const auto& uses = uses_.at(v.id);
     const auto use = std::ranges::find(uses, std::pair(node_index_, i)) - uses.begin();
     const std::string& name = graph_.producer(v).attrs.get_string("name");
     const std::string state = use == 0 ? name : fmt::format("{}#{}", name, use);
     auto& list = states_[name];
     list.insert(list.begin(), state);  // the walk is backward: the first use comes last
-    return b_.read(StateRole::gradient, state, graph_.type(v));
+    return b_.read(StateRole::gradient, state, sum);
   }
   void give_accumulated(int i, Value sum) override {
     given_.push_back(i);
@@ -62,7 +63,9 @@ class Tape final : public Vjp {
   bool active(Value v) const { return active_[static_cast<size_t>(v.id)]; }
   bool is_parameter(Value v) const {
     const Node& n = graph_.producer(v);
-    return n.op == &read_op && n.attrs.get_string("role") == name_of(StateRole::parameter);
+    if (n.op != &read_op) return false;
+    const std::string& role = n.attrs.get_string("role");
+    return role == name_of(StateRole::parameter) || role == name_of(StateRole::weight);
   }
 
   void find_active(const Values& wanted) {

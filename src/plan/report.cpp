@@ -32,6 +32,8 @@ std::string_view class_of(StateRole role) {
   switch (role) {
     case StateRole::parameter:
       return "weights";
+    case StateRole::weight:
+      return "rounded weights";
     case StateRole::gradient:
       return "gradients";
     case StateRole::moment_m:
@@ -49,6 +51,8 @@ std::string_view kind_of(StateRole role) {
   switch (role) {
     case StateRole::parameter:
       return "weight";
+    case StateRole::weight:
+      return "rounded weight";
     case StateRole::gradient:
       return "gradient";
     case StateRole::moment_m:
@@ -161,9 +165,9 @@ bool gemm_of(const ExecutablePlan& plan, size_t i, const std::map<int32_t, std::
 }  // namespace
 
 std::vector<MemoryClass> memory_classes(const ProgramPlan& plan) {
-  std::vector<MemoryClass> classes = {{"weights"},          {"gradients"},        {"optimizer"},
-                                      {"caches"},           {"constants"},        {"batch"},
-                                      {"activations kept"}, {"activations live"}, {"workspace"}};
+  std::vector<MemoryClass> classes = {{"weights"},          {"rounded weights"}, {"gradients"}, {"optimizer"},
+                                      {"caches"},           {"constants"},       {"batch"},     {"activations kept"},
+                                      {"activations live"}, {"workspace"}};
   const auto of = [&](std::string_view name) -> int64_t& {
     return std::ranges::find(classes, name, &MemoryClass::name)->bytes;
   };
@@ -200,18 +204,19 @@ std::vector<TensorRow> largest_tensors(const ProgramPlan& plan, size_t most) {
     groups[at->second].row.count += count;
   };
   // A parameter, its gradient and its moments have one name and one type.
-  std::map<std::string, std::pair<const StateInfo*, std::vector<std::string_view>>> states;
-  std::vector<std::string> order;
+  std::map<std::pair<std::string, DType>, std::pair<const StateInfo*, std::vector<std::string_view>>> states;
+  std::vector<std::pair<std::string, DType>> order;
   for (const StateInfo& s : plan.states) {
-    auto [at, fresh] = states.try_emplace(s.name, &s, std::vector<std::string_view>{});
-    if (fresh) order.push_back(s.name);
+    const std::pair key(s.name, s.type.dtype);
+    auto [at, fresh] = states.try_emplace(key, &s, std::vector<std::string_view>{});
+    if (fresh) order.push_back(key);
     at->second.second.push_back(kind_of(s.role));
   }
-  for (const std::string& name : order) {
-    auto& [state, kinds] = states.at(name);
+  for (const auto& key : order) {
+    auto& [state, kinds] = states.at(key);
     std::ranges::sort(
         kinds, {}, [](std::string_view k) { return std::string_view("weight gradient m v cache constant").find(k); });
-    add(name, fmt::format("{}", fmt::join(kinds, ", ")), state->type, static_cast<int64_t>(kinds.size()));
+    add(key.first, fmt::format("{}", fmt::join(kinds, ", ")), state->type, static_cast<int64_t>(kinds.size()));
   }
   if (const ExecutablePlan* e = largest_executable(plan)) {
     for (const Placement& p : e->memory.buffers) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "graph/verify.h"
+#include "numerics/bf16.h"
 #include "passes/schedule.h"
 
 namespace nibble {
@@ -109,9 +110,11 @@ bool Executable::run_checked(NonFinite* found) {
   for (const Step& s : steps_) {
     s.run({s.in, s.out, s.node->attrs, workspace_, *pool_});
     for (size_t k = 0; k < s.out.size(); ++k) {
-      if (s.out[k].type.dtype != DType::f32) continue;
+      const DType dtype = s.out[k].type.dtype;
+      if (dtype != DType::f32 && dtype != DType::bf16) continue;
       for (int64_t i = 0; i < s.out[k].numel(); ++i)
-        if (const float x = s.out[k].as<float>()[i]; !std::isfinite(x)) {
+        if (const float x = dtype == DType::f32 ? s.out[k].as<float>()[i] : widen(s.out[k].as<BFloat16>()[i]);
+            !std::isfinite(x)) {
           *found = {s.node, static_cast<int>(k), i, x};
           return false;
         }

@@ -1,5 +1,7 @@
 #include "runtime/registry.h"
 
+#include <algorithm>
+
 #include "ops/ops.h"
 
 namespace nibble {
@@ -34,7 +36,8 @@ std::span<const KernelRow> kernel_table() {
                                     {&adamw_op, adamw_cpu, &adamw_ref},
                                     {&sgd_op, sgd_cpu, &sgd_ref},
                                     {&sum_squares_op, sum_squares_cpu, &sum_squares_ref},
-                                    {&norm_op, norm_cpu, &norm_ref}};
+                                    {&norm_op, norm_cpu, &norm_ref},
+                                    {&recast_op, recast_cpu, &recast_ref}};
   return table;
 }
 
@@ -60,6 +63,13 @@ KernelChoice choose_kernel(const Op& op, const KernelShape& shape, CpuTarget tar
     }
   }
   choice.name = "ref", choice.run = row.ref->f32, choice.workspace = row.ref->workspace;
+  const auto half = [](std::span<const Type> types) {
+    return std::ranges::find(types, DType::bf16, &Type::dtype) != types.end();
+  };
+  if (half(shape.in) || half(shape.out)) {
+    NIBBLE_CHECK(row.ref->bf16 != nullptr, "{} has no form in bf16", op.name);
+    choice.run = row.ref->bf16, choice.workspace = row.ref->bf16_workspace;
+  }
   return choice;
 }
 

@@ -150,6 +150,7 @@ StepConfig step_of(const Config& config) {
   const double rows = config.get_double("eval_per_device_batch_size");
   const bool evaluation = !config.get_list("eval_files").empty() || config.get_double("eval_fraction") > 0;
   if (evaluation) c.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : c.microbatch.rows, c.microbatch.length};
+  c.dtype = config.get_string("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
   c.z_loss = config.get_double("z_loss_multiplier");
   c.maxtext_divisor = config.get_string("numerics") == "maxtext";
   return c;

@@ -15,7 +15,7 @@ struct TrainingGraph {
 };
 
 TrainingGraph microbatch_graph(const StepConfig& c) {
-  TrainingGraph t{llama_loss_graph(c.model, c.microbatch, c.z_loss), {}};
+  TrainingGraph t{llama_loss_graph(c.model, c.microbatch, c.z_loss, c.dtype), {}};
   verify(t.graph, "model");
   const Value ce = t.graph.output("ce");
   Builder b(t.graph);
@@ -23,6 +23,12 @@ TrainingGraph microbatch_graph(const StepConfig& c) {
   t.gradients = grad(t.graph, {{ce, seed}}, {}).states;
   verify(t.graph, "grad");
   return t;
+}
+
+// With a rounded dtype also what rounds the weights, which evaluation and microbatches share.
+void add_evaluation(const StepConfig& c, std::vector<NamedGraph>& graphs) {
+  if (c.evaluation.rows > 0) graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype)});
+  if (c.dtype != DType::f32) graphs.push_back({"recast", recast_graph(c.model, c.dtype)});
 }
 
 // FP64 lane sum over the positions of a row (spec/training.md 2.11).
@@ -57,14 +63,14 @@ ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, st
                               c.decayed.empty() ? std::vector<bool>(parameters.size(), false) : c.decayed)});
   graphs.push_back({"gradient_norm", gradient_norm_graph(parameters, microbatch.gradients)});
   graphs.push_back({"microbatch", std::move(microbatch.graph)});
-  if (c.evaluation.rows > 0) graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss)});
+  add_evaluation(c, graphs);
   for (NamedGraph& g : extra) graphs.push_back(std::move(g));
   return plan_program(std::move(graphs), threads, target);
 }
 
 ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target) {
   std::vector<NamedGraph> graphs;
-  graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss)});
+  add_evaluation(c, graphs);
   return plan_program(std::move(graphs), threads, target);
 }
 
@@ -105,8 +111,14 @@ void Stepper::add_losses(Executable& x, const Rows& rows, int64_t first, int64_t
   }
 }
 
+// Once an optimizer step: its microbatches share the weights.
+void Stepper::round_weights() {
+  if (c_.dtype != DType::f32) program_->executable("recast").run();
+}
+
 LossSum Stepper::gradients(const Rows& rows) {
   LossSum sum;
+  round_weights();
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   program_->zero(StateRole::gradient);
@@ -151,6 +163,7 @@ std::optional<NonFinite> Stepper::non_finite_state() const {
 
 std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows) {
   if (auto found = non_finite_state()) return found;
+  round_weights();
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   program_->zero(StateRole::gradient);
@@ -165,6 +178,7 @@ std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows) {
 LossSum Stepper::evaluate(const Rows& rows) {
   Executable& x = program_->executable("evaluate");
   LossSum sum;
+  round_weights();
   microbatch_inputs(x, rows, 0, rows.rows, 1.0f);
   x.run();
   add_losses(x, rows, 0, rows.rows, sum);

@@ -18,6 +18,7 @@ struct StepConfig {
   BatchShape microbatch{1, 1};  // B, T
   int64_t accumulation = 1;     // GA
   BatchShape evaluation{0, 0};  // rows 0: no evaluation executable
+  DType dtype = DType::f32;     // of activations and products; masters, gradients and moments are f32
   double z_loss = 0;
   bool maxtext_divisor = false;  // N + 1e-8, or max(N, 1) with accumulation (spec/training.md 2.1)
 };
@@ -77,6 +78,7 @@ class Stepper {
   void microbatch_inputs(Executable& x, const Rows& rows, int64_t first, int64_t count, float inv_n);
   void add_losses(Executable& x, const Rows& rows, int64_t first, int64_t count, LossSum& sum);
   float inverse_count(int64_t n) const;
+  void round_weights();
   StepConfig c_;
   std::vector<Parameter> parameters_;
   std::unique_ptr<Program> program_;

@@ -2,6 +2,7 @@
 // ranges, and what the op's file says about them. ops_test.cpp derives all tests from these rows and fails for an op
 // without one.
 #pragma once
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -93,11 +94,44 @@ inline std::vector<OpRow> op_rows() {
      {{1, f32({20, 5})}, {3, f32({7})}, {4, f32({6, 20})}}},
     {&adamw_op, {{matrix}, {matrix}, positive_matrix, scalars, {matrix}, {matrix}}, adam, {matrix, matrix, matrix}, {1920, 3872}, {}, 2, {{5, f32({6, 20})}}},
     {&sgd_op, {{matrix}, scalars, {matrix}}, {}, {matrix}, {360, 1472}, {}, 2, {{1, f32({7})}, {2, f32({6, 20})}}},
+    {&recast_op, {{matrix}, {matrix}}, {}, {matrix}, {0, 960}, {}, 2, {{1, f32({20, 5})}}},
     {&sum_squares_op, {{f32({20, 40})}}, {}, {f64({6})}, {1600, 3248}, {}, 0, {{0, f32({2, 3, 4})}}},
     {&sum_squares_op, {{f32({300})}, {f32({300})}}, {}, {f64({2})}, {1200, 2416}, {}, 0, {{1, f32({301})}}},
     {&norm_op, {{f64({6}), 0, 1}}, {}, {f64({1})}, {7, 56}, {}, 0, {{0, f32({6})}}},
     {&norm_op, {{f64({6}), 0, 1}, {f64({3}), 0, 100}}, {}, {f64({1})}, {10, 80}, {}, 0, {{1, f64({3, 1})}}}};
   // clang-format on
+}
+
+/// The row with dtype=bfloat16: activations and weights in bf16, sums and statistics in f32. Ops that see no activation
+/// stay as they are.
+inline OpRow in_bf16(OpRow row) {
+  constexpr size_t all = 9;
+  const std::pair<const Op*, std::vector<size_t>> halves[] = {{&embedding_op, {1}},
+                                                              {&embedding_grad_op, {2}},
+                                                              {&linear_op, {0, 1}},
+                                                              {&linear_dgrad_op, {all}},
+                                                              {&linear_wgrad_op, {1, 2}},
+                                                              {&rms_norm_op, {0, 1}},
+                                                              {&rms_norm_grad_op, {1, 2, 3}},
+                                                              {&rope_op, {0}},
+                                                              {&attention_op, {0, 1, 2}},
+                                                              {&attention_grad_op, {0, 1, 2, 3, 4}},
+                                                              {&swiglu_op, {all}},
+                                                              {&swiglu_grad_op, {all}},
+                                                              {&add_op, {all}},
+                                                              {&scale_op, {0}},
+                                                              {&cross_entropy_op, {0, 1}},
+                                                              {&cross_entropy_grad_op, {1, 2}},
+                                                              {&recast_op, {0}}};
+  for (const auto& [op, operands] : halves) {
+    if (op != row.op) continue;
+    for (size_t i = 0; i < row.in.size(); ++i)
+      if (operands[0] == all || std::ranges::count(operands, i) > 0) row.in[i].type.dtype = DType::bf16;
+    Types in;
+    for (const Operand& o : row.in) in.push_back(o.type);
+    row.out = result_types({*row.op, in, {}, row.attrs, ""});
+  }
+  return row;
 }
 
 }  // namespace nibble

@@ -337,5 +337,79 @@ TEST(TrainingOrders, EveryKernelEqualsTheReference) {
   }
 }
 
+bool is_half(const Type& t) { return t.dtype == DType::bf16; }
+
+// The definition in bf16: widened operands, the op in f32, one rounding of each bf16 result.
+TEST(TrainingBf16, EveryKernelEqualsTheF32OpRoundedOnce) {
+  int rows = 0;
+  for (const OpRow& plain : op_rows()) {
+    const OpRow row = in_bf16(plain);
+    if (row.op->view || std::ranges::none_of(row.in, [](const Operand& o) { return is_half(o.type); })) continue;
+    ++rows;
+    std::vector<Dense> in = operands(row, 7);
+    for (Dense& d : in)
+      if (is_half(d.type))
+        for (double& x : d.x) x = widen(round_bf16(static_cast<float>(x)));
+    std::vector<Dense> wide = in;
+    for (Dense& d : wide)
+      if (is_half(d.type)) d.type.dtype = DType::f32;
+    const RefKernel& ref = *kernels_of(*row.op).ref;
+    std::vector<Dense> want = run_kernel(*row.op, row.attrs, wide, Scalar::f32, ref.f32, ref.workspace, 1);
+    for (size_t r = 0; r < want.size(); ++r)
+      if (is_half(row.out[r]))
+        for (double& x : want[r].x) x = widen(round_bf16(static_cast<float>(x)));
+    const Types in_types = types_of(in);
+    for (const CpuTarget target : {CpuTarget::ref, CpuTarget::avx2, CpuTarget::avx512})
+      for (const int threads : {1, 3}) {
+        if (!cpu_runs(target)) continue;
+        const KernelChoice k = choose_kernel(*row.op, {in_types, row.out, row.attrs, threads}, target);
+        const std::vector<Dense> got = run_kernel(*row.op, row.attrs, in, Scalar::f32, k.run, k.workspace, threads);
+        for (size_t r = 0; r < want.size(); ++r) {
+          EXPECT_EQ(got[r].type, row.out[r]) << name_of_row(row);
+          if (row.op == &cross_entropy_grad_op && r < 2) continue;  // its dlogits are rounded too: the next test
+          EXPECT_EQ(std::memcmp(got[r].x.data(), want[r].x.data(), want[r].x.size() * 8), 0)
+              << name_of_row(row) << " result " << r << " by " << k.name << " with " << threads << " threads";
+        }
+      }
+  }
+  EXPECT_GE(rows, 20);
+}
+
+// dlogits are operands of two products, so they are bf16 like the others: dh and dW are those of the rounded ones.
+TEST(TrainingBf16, CrossEntropyRoundsItsLogitGradients) {
+  for (const OpRow& plain : op_rows()) {
+    if (plain.op != &cross_entropy_grad_op) continue;
+    const OpRow row = in_bf16(plain);
+    const std::vector<Dense> in = operands(row, 7);
+    const Types types = types_of(in);
+    const RefKernel& ref = *kernels_of(*row.op).ref;
+    const std::vector<Dense> want = run_kernel(*row.op, row.attrs, in, Scalar::f32, ref.bf16, ref.bf16_workspace, 1);
+    const int64_t v = row.in[2].type.dim(0), e = row.in[2].type.dim(1), tokens = row.in[1].type.rows();
+    std::vector<double> h, w, dw = in[0].x;
+    for (const double x : in[1].x) h.push_back(widen(round_bf16(static_cast<float>(x))));
+    for (const double x : in[2].x) w.push_back(widen(round_bf16(static_cast<float>(x))));
+    const auto at = [](const std::vector<double>& x, int64_t i) { return x[static_cast<size_t>(i)]; };
+    for (int64_t t = 0; t < tokens; ++t) {
+      const auto target = static_cast<int64_t>(at(in[3].x, t));
+      for (int64_t j = 0; j < v && target >= 0; ++j) {
+        double logit = 0;
+        for (int64_t k = 0; k < e; ++k) logit += at(h, t * e + k) * at(w, j * e + k);
+        const double lse = at(want[3].x, t), p = std::exp(logit - lse) * (1 + 2 * row.attrs.get_double("z_loss") * lse);
+        const double exact = (p - (j == target ? 1 : 0)) * at(in[4].x, 0);
+        const double rounded = widen(round_bf16(static_cast<float>(exact)));
+        for (int64_t k = 0; k < e; ++k) dw[static_cast<size_t>(j * e + k)] += rounded * at(h, t * e + k);
+      }
+    }
+    for (size_t i = 0; i < dw.size(); ++i) EXPECT_NEAR(want[0].x[i], dw[i], 2e-6);
+    for (const CpuTarget target : {CpuTarget::avx2, CpuTarget::avx512}) {
+      if (!cpu_runs(target)) continue;
+      const KernelChoice k = choose_kernel(*row.op, {types, row.out, row.attrs, 3}, target);
+      const std::vector<Dense> got = run_kernel(*row.op, row.attrs, in, Scalar::f32, k.run, k.workspace, 3);
+      for (size_t r = 0; r < want.size(); ++r)
+        EXPECT_EQ(std::memcmp(got[r].x.data(), want[r].x.data(), want[r].x.size() * 8), 0) << r << " by " << k.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/type.h"
+#include "numerics/bf16.h"
 #include "runtime/interpreter.h"
 
 namespace nibble {
@@ -32,6 +33,8 @@ class Random {
 inline void store(const Tensor& t, Scalar scalar, int64_t i, std::complex<double> x) {
   if (t.type.dtype == DType::i32)
     t.as<int32_t>()[i] = static_cast<int32_t>(x.real());
+  else if (t.type.dtype == DType::bf16)
+    t.as<BFloat16>()[i] = round_bf16(static_cast<float>(x.real()));
   else if (t.type.dtype == DType::f64 || scalar == Scalar::f64)
     t.as<double>()[i] = x.real();
   else if (scalar == Scalar::f32)
@@ -42,6 +45,7 @@ inline void store(const Tensor& t, Scalar scalar, int64_t i, std::complex<double
 
 inline std::complex<double> load(const Tensor& t, Scalar scalar, int64_t i) {
   if (t.type.dtype == DType::i32) return t.as<int32_t>()[i];
+  if (t.type.dtype == DType::bf16) return widen(t.as<BFloat16>()[i]);
   if (t.type.dtype == DType::f64 || scalar == Scalar::f64) return t.as<double>()[i];
   if (scalar == Scalar::f32) return t.as<float>()[i];
   return t.as<std::complex<double>>()[i];

@@ -143,6 +143,23 @@ TEST(TrainingT46, AStopAfterAnyStepChangesNothing) {
   }
 }
 
+TEST(TrainingT46, InBf16Too) {
+  const Runs runs;
+  const std::vector<std::string> words = with(text_run, {runs.book(), "dtype=bfloat16"});
+  ASSERT_EQ(train(runs.config("whole", words)), exit_done);
+  ASSERT_EQ(train(runs.config("wide", with(text_run, {runs.book()}))), exit_done);
+  EXPECT_NE(metrics(runs.run("whole")), metrics(runs.run("wide")));
+  for (const int64_t stop : {1, 7, 12, 19}) {
+    const std::string place = fmt::format("stop{}", stop);
+    ASSERT_EQ(train(runs.config(place, with(words, {fmt::format("steps={}", stop)}))), exit_done);
+    ASSERT_EQ(train(runs.config(place, words)), exit_done);
+    auto got = metrics(runs.run(place));
+    got.erase({"eval", stop % 6 == 0 ? -1 : stop});
+    EXPECT_EQ(got, metrics(runs.run("whole"))) << "stop after " << stop;
+    expect_same_checkpoint(checkpoint(runs.run(place), 20), checkpoint(runs.run("whole"), 20));
+  }
+}
+
 // One run that is stopped and resumed after every single step: batch hashes and everything else as without stops.
 TEST(TrainingT35, ResumedAtEveryStep) {
   const Runs runs;

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/widened.h"
 #include "numerics/functions_simd.h"
 
 namespace nibble::NIBBLE_TARGET {
@@ -151,9 +152,7 @@ Buffers buffers_of(const Sizes& s, std::byte* workspace, int thread) {
   return {pieces, s.positions * s.heads, s.d};
 }
 
-}  // namespace
-
-void attention(const KernelCall& c) {
+void attention_f32(const KernelCall& c) {
   const float *q = c.in[0].as<float>(), *k = c.in[1].as<float>(), *v = c.in[2].as<float>();
   const int32_t* segments = c.in[3].as<int32_t>();
   float *out = c.out[0].as<float>(), *lse = c.out[1].as<float>();
@@ -183,11 +182,16 @@ void attention(const KernelCall& c) {
     attend(block, {t, window, segments + b * t}, buffers_of(sizes, c.workspace, thread));
   });
 }
+}  // namespace
+
+void attention(const KernelCall& c) { run_f32(c, 0, attention_f32); }
 int64_t attention_workspace(const KernelShape& s) {
-  return Sizes(s.in[0].dim(2), s.in[1].dim(2), s.in[0].dim(3)).bytes * s.threads;
+  return widened_bytes(s) + Sizes(s.in[0].dim(2), s.in[1].dim(2), s.in[0].dim(3)).bytes * s.threads;
 }
 
-void attention_cached(const KernelCall& c) {
+namespace {
+
+void attention_cached_f32(const KernelCall& c) {
   const float *q = c.in[0].as<float>(), *k = c.in[1].as<float>(), *v = c.in[2].as<float>();
   float* out = c.out[0].as<float>();
   const int64_t rows = c.in[0].dim(0), h = c.in[0].dim(1), d = c.in[0].dim(2), kv = c.in[1].dim(1);
@@ -216,8 +220,11 @@ void attention_cached(const KernelCall& c) {
   });
   words_of(count * h * d, rows * h * d, [=](int64_t i, auto io) { io.put(out + i, zero()); });
 }
+}  // namespace
+
+void attention_cached(const KernelCall& c) { run_f32(c, 0, attention_cached_f32); }
 int64_t attention_cached_workspace(const KernelShape& s) {
-  return Sizes(s.in[0].dim(1), s.in[1].dim(1), s.in[0].dim(2)).bytes * s.threads;
+  return widened_bytes(s) + Sizes(s.in[0].dim(1), s.in[1].dim(1), s.in[0].dim(2)).bytes * s.threads;
 }
 
 }  // namespace nibble::NIBBLE_TARGET

@@ -8,6 +8,7 @@
 // Which one is a matter of how evenly the heads share out among the threads.
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/widened.h"
 #include "numerics/functions_simd.h"
 
 namespace nibble::NIBBLE_TARGET {
@@ -211,9 +212,7 @@ int64_t bytes_of(int64_t tiles, int64_t d) {
   return pieces.used_bytes();
 }
 
-}  // namespace
-
-void attention_grad(const KernelCall& c) {
+void attention_grad_f32(const KernelCall& c) {
   const Problem p(c);
   const int64_t heads = p.batch * p.kv, work = p.batch * p.h * p.t * p.t * p.d / 8;
   const int64_t tiles = tiles_in_place(heads, p.t, c.pool.size()), bytes = bytes_of(tiles, p.d);
@@ -232,9 +231,12 @@ void attention_grad(const KernelCall& c) {
     worker(thread).query_block(head / p.h, head % p.h, p.tiles() - 1 - task / query_heads);
   });
 }
+}  // namespace
+
+void attention_grad(const KernelCall& c) { run_f32(c, 0, attention_grad_f32); }
 int64_t attention_grad_workspace(const KernelShape& s) {
   const int64_t heads = s.in[1].dim(0) * s.in[2].dim(2), d = s.in[1].dim(3);
-  return bytes_of(tiles_in_place(heads, s.in[1].dim(1), s.threads), d) * s.threads;
+  return widened_bytes(s) + bytes_of(tiles_in_place(heads, s.in[1].dim(1), s.threads), d) * s.threads;
 }
 
 }  // namespace nibble::NIBBLE_TARGET

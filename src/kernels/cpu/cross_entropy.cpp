@@ -3,7 +3,7 @@
 // dlogits to dh and into the accumulator of dW. Only a tile's logits exist at a time.
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/widened.h"
 #include "numerics/functions_simd.h"
 
 namespace nibble::NIBBLE_TARGET {
@@ -80,9 +80,7 @@ void logits_of(const Head& head, const float* h, const float* w, int64_t tokens,
   gemm({{h, head.e, 1}, {w, head.e, 1}, logits, head.stride, tokens, head.v, head.e, false}, c.pool, space);
 }
 
-}  // namespace
-
-void cross_entropy(const KernelCall& c) {
+void cross_entropy_f32(const KernelCall& c) {
   const Head head{c.in[0].type.rows(), c.in[1].dim(0), c.in[1].dim(1)};
   const float *h = c.in[0].as<float>(), *w = c.in[1].as<float>();
   const int32_t* targets = c.in[2].as<int32_t>();
@@ -100,12 +98,9 @@ void cross_entropy(const KernelCall& c) {
     });
   }
 }
-int64_t cross_entropy_workspace(const KernelShape& s) {
-  const Head head{s.in[0].rows(), s.in[1].dim(0), s.in[1].dim(1)};
-  return head.logits_bytes() + product_bytes(head, false, s.threads);
-}
-
-void cross_entropy_grad(const KernelCall& c) {
+// round: dlogits to bf16, the type of the other operand of their two products.
+template <bool round>
+void cross_entropy_grad_f32(const KernelCall& c) {
   const Head head{c.in[1].type.rows(), c.in[2].dim(0), c.in[2].dim(1)};
   const int64_t v = head.v, e = head.e;
   const float *h = c.in[1].as<float>(), *w = c.in[2].as<float>();
@@ -124,6 +119,7 @@ void cross_entropy_grad(const KernelCall& c) {
         if (const int32_t target = targets[t0 + i]; target >= 0) {
           t = softmax_loss(x, v, target);
           to_gradient(x, v, target, t, z, inv_n);
+          if (round) words_of(0, v, [=](int64_t j, auto io) { io.put(x + j, round_word(io.get(x + j))); });
         } else {
           words_of(0, v, [=](int64_t j, auto io) { io.put(x + j, zero()); });
         }
@@ -134,9 +130,20 @@ void cross_entropy_grad(const KernelCall& c) {
     gemm({{logits, 1, head.stride}, {h + t0 * e, 1, e}, dw, e, v, e, tokens, true}, c.pool, space);
   }
 }
+}  // namespace
+
+void cross_entropy(const KernelCall& c) { run_f32(c, 0, cross_entropy_f32); }
+int64_t cross_entropy_workspace(const KernelShape& s) {
+  const Head head{s.in[0].rows(), s.in[1].dim(0), s.in[1].dim(1)};
+  return widened_bytes(s) + head.logits_bytes() + product_bytes(head, false, s.threads);
+}
+
+void cross_entropy_grad(const KernelCall& c) {
+  run_f32(c, 1, c.in[1].type.dtype == DType::bf16 ? cross_entropy_grad_f32<true> : cross_entropy_grad_f32<false>);
+}
 int64_t cross_entropy_grad_workspace(const KernelShape& s) {
   const Head head{s.in[1].rows(), s.in[2].dim(0), s.in[2].dim(1)};
-  return head.logits_bytes() + product_bytes(head, true, s.threads);
+  return widened_bytes(s) + head.logits_bytes() + product_bytes(head, true, s.threads);
 }
 
 }  // namespace nibble::NIBBLE_TARGET

@@ -9,7 +9,8 @@ namespace nibble::NIBBLE_TARGET {
 namespace {
 
 // Rows i of dx with a bit in `rows` from `block` on: their sum over columns [begin, end) to the accumulator.
-void add_rows(const float* dx, int64_t e, uint64_t rows, int64_t begin, int64_t end, float* acc) {
+template <class T>
+void add_rows(const T* dx, int64_t e, uint64_t rows, int64_t begin, int64_t end, float* acc) {
   words_of(begin, end, [&](int64_t j, auto io) {
     Word sum = zero();
     for (uint64_t left = rows; left != 0; left &= left - 1) sum = add(sum, io.get(dx + lowest_bit(left) * e + j));
@@ -17,22 +18,10 @@ void add_rows(const float* dx, int64_t e, uint64_t rows, int64_t begin, int64_t 
   });
 }
 
-}  // namespace
-
-void embedding(const KernelCall& c) {
-  const int32_t* tokens = c.in[0].as<int32_t>();
-  const float* table = c.in[1].as<float>();
-  float* y = c.out[0].as<float>();
-  const int64_t e = c.in[1].dim(1);
-  for_ranges(c.pool, c.in[0].numel(), e, 1, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      std::memcpy(y + i * e, table + tokens[i] * e, static_cast<size_t>(e) * sizeof(float));
-  });
-}
-
-void embedding_grad(const KernelCall& c) {
+template <class T>
+void add_gradients(const KernelCall& c) {
   const int32_t* tokens = c.in[1].as<int32_t>();
-  const float* dx = c.in[2].as<float>();
+  const T* dx = c.in[2].as<T>();
   float* table = c.out[0].as<float>();
   const int64_t rows = c.in[1].numel(), e = c.in[0].dim(1);
   for_ranges(c.pool, e, rows, 64, [=](int64_t begin, int64_t end) {  // threads share the columns: blocks are in order
@@ -47,6 +36,22 @@ void embedding_grad(const KernelCall& c) {
       }
     }
   });
+}
+
+}  // namespace
+
+void embedding(const KernelCall& c) {
+  const int32_t* tokens = c.in[0].as<int32_t>();
+  const std::byte* table = c.in[1].as<std::byte>();
+  std::byte* y = c.out[0].as<std::byte>();
+  const int64_t e = c.in[1].dim(1), row = e * element_bytes(c.in[1].type.dtype);
+  for_ranges(c.pool, c.in[0].numel(), e, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) std::memcpy(y + i * row, table + tokens[i] * row, static_cast<size_t>(row));
+  });
+}
+
+void embedding_grad(const KernelCall& c) {
+  with_storage(c.in[2].type.dtype, [&]<class T>() { add_gradients<T>(c); });
 }
 
 }  // namespace nibble::NIBBLE_TARGET

@@ -44,6 +44,7 @@ constexpr auto adamw_list = both(avx512::adamw, avx2::adamw);
 constexpr auto sgd_list = both(avx512::sgd, avx2::sgd);
 constexpr auto sum_squares_list = both(avx512::sum_squares, avx2::sum_squares);
 constexpr auto norm_list = both(avx512::norm, avx2::norm);
+constexpr auto recast_list = both(avx512::recast, avx2::recast);
 
 }  // namespace
 
@@ -57,6 +58,7 @@ constinit const std::span<const Kernel> embedding_cpu = embedding_list, embeddin
                                         cross_entropy_cpu = cross_entropy_list,
                                         cross_entropy_grad_cpu = cross_entropy_grad_list,
                                         attention_cached_cpu = attention_cached_list, adamw_cpu = adamw_list,
-                                        sgd_cpu = sgd_list, sum_squares_cpu = sum_squares_list, norm_cpu = norm_list;
+                                        sgd_cpu = sgd_list, sum_squares_cpu = sum_squares_list, norm_cpu = norm_list,
+                                        recast_cpu = recast_list;
 
 }  // namespace nibble

@@ -10,49 +10,17 @@ constexpr int64_t block_rows = 64;  // of the contract's column sums
 
 float square_root(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
 
-struct NormGrad {
-  const float *dy, *x, *w, *rstd;
-  float* dx;
-  int64_t n;
-
-  void row_dx(int64_t i) const {
-    const float *d = dy + i * n, *xi = x + i * n;
-    const float sum = lane_sum_of(n, [&](int64_t j, auto io, const Lanes16& s) {
-      return fma(mul(io.get(d + j), io.get(w + j)), io.get(xi + j), s);
-    });
-    const float k = ((sum / static_cast<float>(n)) * rstd[i]) * rstd[i];
-    const Word minus_k = all(-k), r = all(rstd[i]);
-    float* out = dx + i * n;
-    words_of(0, n, [&](int64_t j, auto io) {
-      io.put(out + j, mul(r, fma(minus_k, io.get(xi + j), mul(io.get(d + j), io.get(w + j)))));
-    });
-  }
-
-  // dx of rows [begin, end), and their column sums into sums[n].
-  void block(int64_t begin, int64_t end, float* sums) const {
-    words_of(0, n, [&](int64_t j, auto io) { io.put(sums + j, zero()); });
-    for (int64_t i = begin; i < end; ++i) {
-      row_dx(i);
-      const float *d = dy + i * n, *xi = x + i * n;
-      const Word r = all(rstd[i]);
-      words_of(0, n, [&](int64_t j, auto io) {
-        io.put(sums + j, fma(io.get(d + j), mul(io.get(xi + j), r), io.get(sums + j)));
-      });
-    }
-  }
-};
-
-}  // namespace
-
-void rms_norm(const KernelCall& c) {
-  const float *x = c.in[0].as<float>(), *w = c.in[1].as<float>();
-  float *y = c.out[0].as<float>(), *rstd = c.out[1].as<float>();
+template <class T>
+void norm_rows(const KernelCall& c) {
+  const T *x = c.in[0].as<T>(), *w = c.in[1].as<T>();
+  T* y = c.out[0].as<T>();
+  float* rstd = c.out[1].as<float>();
   const int64_t n = c.in[0].dim(-1), rows = c.in[0].type.rows();
   const float eps = c.attrs.get_float("eps");
   for_ranges(c.pool, rows, n, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float* xi = x + i * n;
-      float* yi = y + i * n;
+      const T* xi = x + i * n;
+      T* yi = y + i * n;
       const float sum = lane_sum_of(n, [&](int64_t j, auto io, const Lanes16& s) {
         const Lanes16 v = io.get(xi + j);
         return fma(v, v, s);
@@ -64,10 +32,51 @@ void rms_norm(const KernelCall& c) {
   });
 }
 
-void rms_norm_grad(const KernelCall& c) {
+template <class T>
+struct NormGrad {
+  const T *dy, *x, *w;
+  const float* rstd;
+  T* dx;
+  int64_t n;
+  explicit NormGrad(const KernelCall& c)
+      : dy(c.in[1].as<T>()),
+        x(c.in[2].as<T>()),
+        w(c.in[3].as<T>()),
+        rstd(c.in[4].as<float>()),
+        dx(c.out[1].as<T>()),
+        n(c.in[2].dim(-1)) {}
+
+  void row_dx(int64_t i) const {
+    const T *d = dy + i * n, *xi = x + i * n;
+    const float sum = lane_sum_of(n, [&](int64_t j, auto io, const Lanes16& s) {
+      return fma(mul(io.get(d + j), io.get(w + j)), io.get(xi + j), s);
+    });
+    const float k = ((sum / static_cast<float>(n)) * rstd[i]) * rstd[i];
+    const Word minus_k = all(-k), r = all(rstd[i]);
+    T* out = dx + i * n;
+    words_of(0, n, [&](int64_t j, auto io) {
+      io.put(out + j, mul(r, fma(minus_k, io.get(xi + j), mul(io.get(d + j), io.get(w + j)))));
+    });
+  }
+
+  // dx of rows [begin, end), and their column sums into sums[n].
+  void block(int64_t begin, int64_t end, float* sums) const {
+    words_of(0, n, [&](int64_t j, auto io) { io.put(sums + j, zero()); });
+    for (int64_t i = begin; i < end; ++i) {
+      row_dx(i);
+      const T *d = dy + i * n, *xi = x + i * n;
+      const Word r = all(rstd[i]);
+      words_of(0, n, [&](int64_t j, auto io) {
+        io.put(sums + j, fma(io.get(d + j), mul(io.get(xi + j), r), io.get(sums + j)));
+      });
+    }
+  }
+};
+
+template <class T>
+void norm_rows_grad(const KernelCall& c) {
   const int64_t n = c.in[2].dim(-1), rows = c.in[2].type.rows(), blocks = ceil_div(rows, block_rows);
-  const NormGrad g{c.in[1].as<float>(), c.in[2].as<float>(),  c.in[3].as<float>(),
-                   c.in[4].as<float>(), c.out[1].as<float>(), n};
+  const NormGrad<T> g(c);
   float *dw = c.out[0].as<float>(), *sums = reinterpret_cast<float*>(c.workspace);  // [blocks, n]
   for_ranges(c.pool, blocks, block_rows * n, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) g.block(b * block_rows, smaller(rows, (b + 1) * block_rows), sums + b * n);
@@ -79,6 +88,16 @@ void rms_norm_grad(const KernelCall& c) {
       io.put(dw + j, acc);
     });
   });
+}
+
+}  // namespace
+
+void rms_norm(const KernelCall& c) {
+  with_storage(c.in[0].type.dtype, [&]<class T>() { norm_rows<T>(c); });
+}
+
+void rms_norm_grad(const KernelCall& c) {
+  with_storage(c.in[2].type.dtype, [&]<class T>() { norm_rows_grad<T>(c); });
 }
 int64_t rms_norm_grad_workspace(const KernelShape& s) {
   return ceil_div(s.in[2].rows(), block_rows) * s.in[2].dim(-1) * int64_t{sizeof(float)};

@@ -129,4 +129,12 @@ void norm(const KernelCall& c) {
   out[0] = std::sqrt(std::ldexp(sum, -shift));
 }
 
+void recast(const KernelCall& c) {
+  const float* parameter = c.in[1].as<float>();
+  with_storage(c.out[0].type.dtype, [&]<class T>() {
+    T* weight = c.out[0].as<T>();
+    for_words(c.pool, c.out[0].numel(), [=](int64_t i, auto io) { io.put(weight + i, io.get(parameter + i)); });
+  });
+}
+
 }  // namespace nibble::NIBBLE_TARGET

@@ -28,24 +28,49 @@ void run_tasks(ThreadPool& pool, int64_t tasks, int64_t work, const F& f) {
   for (int64_t task = 0; task < tasks; ++task) f(task, 0);
 }
 
-// What a loop body reads and writes with: a whole word, or the first n lanes of one (the others are read as +0).
+// What a loop body reads and writes with: a whole word, or the first n lanes of one (the others are read as +0). T is
+// the type in storage, float or BFloat16; a Word is always f32.
 struct WholeWord {
-  Word get(const float* p) const { return load(p); }
-  void put(float* p, Word x) const { store(p, x); }
+  template <class T>
+  Word get(const T* p) const {
+    return load(p);
+  }
+  template <class T>
+  void put(T* p, Word x) const {
+    store(p, x);
+  }
 };
 struct PartWord {
   int64_t n;
-  Word get(const float* p) const { return load_first(p, n); }
-  void put(float* p, Word x) const { store_first(p, x, n); }
+  template <class T>
+  Word get(const T* p) const {
+    return load_first(p, n);
+  }
+  template <class T>
+  void put(T* p, Word x) const {
+    store_first(p, x, n);
+  }
 };
 struct Whole16 {
-  Lanes16 get(const float* p) const { return load16(p); }
-  void put(float* p, const Lanes16& x) const { store16(p, x); }
+  template <class T>
+  Lanes16 get(const T* p) const {
+    return load16(p);
+  }
+  template <class T>
+  void put(T* p, const Lanes16& x) const {
+    store16(p, x);
+  }
 };
 struct Part16 {
   int64_t n;
-  Lanes16 get(const float* p) const { return load16_first(p, n); }
-  void put(float* p, const Lanes16& x) const { store16_first(p, x, n); }
+  template <class T>
+  Lanes16 get(const T* p) const {
+    return load16_first(p, n);
+  }
+  template <class T>
+  void put(T* p, const Lanes16& x) const {
+    store16_first(p, x, n);
+  }
 };
 
 /// body(i, io) for each word of [begin, end).
@@ -105,5 +130,14 @@ class Pieces {
   std::byte* base_;
   int64_t used_ = 0;
 };
+
+/// f.operator()<T>() with the storage type of `dtype`.
+template <class F>
+void with_storage(DType dtype, const F& f) {
+  if (dtype == DType::bf16)
+    f.template operator()<BFloat16>();
+  else
+    f.template operator()<float>();
+}
 
 }  // namespace nibble::NIBBLE_TARGET

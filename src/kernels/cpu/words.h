@@ -5,6 +5,9 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
+
+#include "numerics/bf16.h"
 
 namespace nibble::NIBBLE_TARGET {
 
@@ -38,6 +41,19 @@ inline bool any(Mask m) { return m != 0; }
 inline Word select(Mask m, Word yes, Word no) { return _mm512_mask_blend_ps(m, no, yes); }
 inline Word load_first(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
 inline void store_first(float* p, Word a, int64_t n) { _mm512_mask_storeu_ps(p, first(n), a); }
+
+// bf16 (numerics/bf16.h): loads widen exactly, stores round to nearest even with NaN quieted.
+inline __m256i rounded(Word a) {
+  const __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const __m512i even = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+  const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(is_nan(a), even, quiet), 16));
+}
+inline Word widened(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
+inline Word load(const BFloat16* p) { return widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline void store(BFloat16* p, Word a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded(a)); }
+inline Word load_first(const BFloat16* p, int64_t n) { return widened(_mm256_maskz_loadu_epi16(first(n), p)); }
+inline void store_first(BFloat16* p, Word a, int64_t n) { _mm256_mask_storeu_epi16(p, first(n), rounded(a)); }
 
 inline IntWord bits_of(Word a) { return _mm512_castps_si512(a); }
 inline Word of_bits(IntWord a) { return _mm512_castsi512_ps(a); }
@@ -90,6 +106,28 @@ inline Word select(Mask m, Word yes, Word no) { return _mm256_blendv_ps(no, yes,
 inline Word load_first(const float* p, int64_t n) { return _mm256_maskload_ps(p, _mm256_castps_si256(first(n))); }
 inline void store_first(float* p, Word a, int64_t n) { _mm256_maskstore_ps(p, _mm256_castps_si256(first(n)), a); }
 
+// bf16 (numerics/bf16.h): loads widen exactly, stores round to nearest even with NaN quieted.
+inline __m128i rounded(Word a) {
+  const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i even = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  const __m256i bits = _mm256_srli_epi32(_mm256_blendv_epi8(even, quiet, _mm256_castps_si256(is_nan(a))), 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+}
+inline Word widened(__m128i bits) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)); }
+inline Word load(const BFloat16* p) { return widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline void store(BFloat16* p, Word a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded(a)); }
+inline Word load_first(const BFloat16* p, int64_t n) {
+  BFloat16 some[8] = {};
+  std::memcpy(some, p, static_cast<size_t>(n < 8 ? n : 8) * sizeof(BFloat16));
+  return load(some);
+}
+inline void store_first(BFloat16* p, Word a, int64_t n) {
+  BFloat16 some[8];
+  store(some, a);
+  std::memcpy(p, some, static_cast<size_t>(n < 8 ? n : 8) * sizeof(BFloat16));
+}
+
 inline IntWord bits_of(Word a) { return _mm256_castps_si256(a); }
 inline Word of_bits(IntWord a) { return _mm256_castsi256_ps(a); }
 inline IntWord all_int(int32_t x) { return _mm256_set1_epi32(x); }
@@ -108,6 +146,9 @@ inline IntWord shift_right(IntWord a) {
 inline IntWord to_int(Word a) { return _mm256_cvtps_epi32(a); }  // nearest even; out of range: 0x80000000
 inline Word to_float(IntWord a) { return _mm256_cvtepi32_ps(a); }
 #endif
+
+/// Rounded to bf16, still in f32 lanes.
+inline Word round_word(Word a) { return widened(rounded(a)); }
 
 /// The larger of two; NaN wins, whichever side it is on (maxps alone returns its second operand).
 inline Word max(Word a, Word b) {
@@ -158,23 +199,27 @@ inline Lanes16 all16(float x) {
   return r;
 }
 inline Lanes16 zero16() { return all16(0); }
-inline Lanes16 load16(const float* p) {
+template <class T>
+inline Lanes16 load16(const T* p) {
   Lanes16 r;
   for (int i = 0; i < words16; ++i) r.w[i] = load(p + i * lanes);
   return r;
 }
-inline void store16(float* p, const Lanes16& a) {
+template <class T>
+inline void store16(T* p, const Lanes16& a) {
   for (int i = 0; i < words16; ++i) store(p + i * lanes, a.w[i]);
 }
 /// How many of the first n (0..16) of 16 elements lie in word i.
 inline int64_t part_of(int64_t n, int i) { return n > i * lanes ? n - i * lanes : 0; }
 /// The first n elements, zeros after; reads nothing beyond p[n - 1].
-inline Lanes16 load16_first(const float* p, int64_t n) {
+template <class T>
+inline Lanes16 load16_first(const T* p, int64_t n) {
   Lanes16 r;
   for (int i = 0; i < words16; ++i) r.w[i] = load_first(p + i * lanes, part_of(n, i));
   return r;
 }
-inline void store16_first(float* p, const Lanes16& a, int64_t n) {
+template <class T>
+inline void store16_first(T* p, const Lanes16& a, int64_t n) {
   for (int i = 0; i < words16; ++i) store_first(p + i * lanes, a.w[i], part_of(n, i));
 }
 /// Lanes < n from yes, the others from no: a short last round adds nothing (adding +0 would turn -0 into +0).

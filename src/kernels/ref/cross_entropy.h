@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/ref/scalar.h"
+#include "numerics/bf16.h"
 
 namespace nibble::ref {
 
@@ -53,8 +54,18 @@ void cross_entropy(const KernelCall& c) {
 }
 
 // dlogit = ((p c) - onehot) / N, p = e / l, c = 1 + 2 z lse (no product where z = 0); a token without target has dlogit
-// +0. dh over ascending v, dW over ascending tokens, continuing the accumulator.
-template <class S>
+// +0. dh over ascending v, dW over ascending tokens, continuing the accumulator. `Operand` rounds dlogit to the type of
+// the other operand of these two products.
+struct Unrounded {
+  template <class S>
+  static S of(S x) {
+    return x;
+  }
+};
+struct ToBf16 {
+  static float of(float x) { return widen(round_bf16(x)); }
+};
+template <class S, class Operand = Unrounded>
 void cross_entropy_grad(const KernelCall& c) {
   const S *h = c.in[1].as<S>(), *w = c.in[2].as<S>();
   const int32_t* targets = c.in[3].as<int32_t>();
@@ -72,7 +83,7 @@ void cross_entropy_grad(const KernelCall& c) {
       for (int64_t j = 0; j < v; ++j) {
         S p = x[j] * t.inverse;
         if (z != S(0)) p *= factor;
-        x[j] = (j == targets[i] ? p - S(1) : p) * inv_n;
+        x[j] = Operand::of((j == targets[i] ? p - S(1) : p) * inv_n);
       }
     }
     c.out[2].as<S>()[i] = t.ce, c.out[3].as<S>()[i] = t.lse;

@@ -7,11 +7,36 @@
 #include "kernels/ref/linear.h"
 #include "kernels/ref/norm.h"
 #include "kernels/ref/optimizer.h"
+#include "kernels/widened.h"
 
 namespace nibble {
 
-#define NIBBLE_REF(name, ...) \
-  constinit const RefKernel name##_ref { ref::name<float>, ref::name<double>, ref::name<ref::Complex>, __VA_ARGS__ }
+namespace {
+
+struct Convert {
+  static void widen(const BFloat16* from, float* to, int64_t n, ThreadPool&) {
+    for (int64_t i = 0; i < n; ++i) to[i] = nibble::widen(from[i]);
+  }
+  static void round(const float* from, BFloat16* to, int64_t n, ThreadPool&) {
+    for (int64_t i = 0; i < n; ++i) to[i] = round_bf16(from[i]);
+  }
+};
+template <KernelRun run>
+void bf16(const KernelCall& c) {
+  run_widened<Convert>(c, run);
+}
+template <KernelWorkspace own>
+int64_t bf16_workspace(const KernelShape& s) {
+  return widened_bytes<Convert>(s) + (own == nullptr ? 0 : own(s));
+}
+
+}  // namespace
+
+#define NIBBLE_REF(name)                                                                           \
+  constinit const RefKernel name##_ref {                                                           \
+    ref::name<float>, ref::name<double>, ref::name<ref::Complex>, nullptr, bf16<ref::name<float>>, \
+        bf16_workspace<nullptr>                                                                    \
+  }
 NIBBLE_REF(embedding);
 NIBBLE_REF(embedding_grad);
 NIBBLE_REF(linear);
@@ -28,12 +53,21 @@ NIBBLE_REF(add);
 NIBBLE_REF(scale);
 NIBBLE_REF(zeros);
 NIBBLE_REF(ones);
-NIBBLE_REF(cross_entropy, ref::token_workspace);
-NIBBLE_REF(cross_entropy_grad, ref::token_gradient_workspace);
 NIBBLE_REF(append);
 NIBBLE_REF(attention_cached);
 NIBBLE_REF(take_row);
 #undef NIBBLE_REF
+constinit const RefKernel cross_entropy_ref{ref::cross_entropy<float>,        ref::cross_entropy<double>,
+                                            ref::cross_entropy<ref::Complex>, ref::token_workspace,
+                                            bf16<ref::cross_entropy<float>>,  bf16_workspace<ref::token_workspace>};
+constinit const RefKernel cross_entropy_grad_ref{ref::cross_entropy_grad<float>,
+                                                 ref::cross_entropy_grad<double>,
+                                                 ref::cross_entropy_grad<ref::Complex>,
+                                                 ref::token_gradient_workspace,
+                                                 bf16<ref::cross_entropy_grad<float, ref::ToBf16>>,
+                                                 bf16_workspace<ref::token_gradient_workspace>};
+constinit const RefKernel recast_ref{
+    .f32 = ref::recast, .bf16 = bf16<ref::recast>, .bf16_workspace = bf16_workspace<nullptr>};
 constinit const RefKernel adamw_ref{ref::adamw};
 constinit const RefKernel sgd_ref{ref::sgd};
 constinit const RefKernel sum_squares_ref{ref::sum_squares};

@@ -1,6 +1,7 @@
-// adamw, sgd, sum_squares, norm (spec/training.md 2.9 and 2.11, spec/scale.md 5.2). Only in float: they are the
+// adamw, sgd, sum_squares, norm, recast (spec/training.md 2.9 and 2.11, spec/scale.md 5.2). Only in float: they are the
 // definition for every back-end, each operation rounded, nothing contracted.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -87,6 +88,10 @@ inline void norm(const KernelCall& c) {
   for (const Tensor& t : c.in)
     for (int64_t i = 0; i < t.numel(); ++i) sum.add(t.as<double>()[i]);
   out[0] = std::sqrt(sum.total());
+}
+
+inline void recast(const KernelCall& c) {  // the weight is its parameter; rounding is the storage's
+  std::copy_n(c.in[1].as<float>(), c.in[1].numel(), c.out[0].as<float>());
 }
 
 }  // namespace nibble::ref
