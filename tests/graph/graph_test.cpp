@@ -64,14 +64,14 @@ TEST(GraphBuilder, MistakesAreNamed) {
 }
 
 TEST(GraphBuilder, RolesHaveNames) {
-  for (const StateRole role : {StateRole::parameter, StateRole::gradient, StateRole::moment_m, StateRole::moment_v,
-                               StateRole::kv_cache, StateRole::constant}) {
+  for (const StateRole role : {StateRole::parameter, StateRole::weight, StateRole::gradient, StateRole::moment_m,
+                               StateRole::moment_v, StateRole::kv_cache, StateRole::constant}) {
     StateRole back{};
     EXPECT_TRUE(parse_state_role(name_of(role), &back)) << name_of(role);
     EXPECT_EQ(back, role);
   }
   StateRole role{};
-  EXPECT_FALSE(parse_state_role("weight", &role));
+  EXPECT_FALSE(parse_state_role("moment", &role));
 }
 
 TEST(GraphBuilder, ViewsLeadToTheirSource) {

@@ -151,8 +151,8 @@ TEST(TrainingT3, MaxTextBaseFileBringsMaxTextDefaults) {
   EXPECT_EQ(c.get_list("adamw_mask"), Words{});
   EXPECT_TRUE(c.get_list("train_files").empty());  // hf_train_files: "" says nothing
   EXPECT_EQ(c.get_string("hardware"), "auto");     // tpu is refused elsewhere and means unset here
+  EXPECT_EQ(c.get_string("dtype"), "bfloat16");
   // So do values that this version lacks.
-  EXPECT_EQ(c.get_string("dtype"), "float32");
   EXPECT_EQ(c.get_string("packing_type"), "concat_then_split");
   EXPECT_FALSE(c.get_bool("use_truncation"));
   int compared = 0;
