@@ -73,15 +73,17 @@ def quoted(word):
     return word if word and not set(word) & set(" \"'{}$*()&;|<>") else "'" + word.replace("'", "'\\''") + "'"
 
 
-def commands(runs):
-    """The command of every trainer, of its first visit for each model."""
+def commands(results):
+    """The command of every trainer, of its first visit for each model; folders by name."""
     seen, lines = set(), []
-    for r in runs:
+    for r in results["runs"]:
         key = (r["model"], r["trainer"], r["dtype"])
         if "command" in r and key not in seen:
             seen.add(key)
-            lines += [f"{r['trainer']} {r['dtype']}, {r['model']}:", "",
-                      "    " + " ".join(quoted(w) for w in r["command"]), ""]
+            text = " ".join(quoted(w) for w in r["command"])
+            for name, folder in results["folders"].items():
+                text = text.replace(folder, name)
+            lines += [f"{r['trainer']} {r['dtype']}, {r['model']}:", "", "    " + text, ""]
     return lines
 
 
@@ -89,7 +91,7 @@ def markdown(results):
     runs = results["runs"]
     trainers = [t for t in TRAINERS if t.key in results["trainers"]]
     lines = ["# nibble and its peers, side by side", "",
-             f"{results['cpu']}, {results['cores']} cores, {results['memory_bytes'] / 2**30:.0f} GiB; {results['date']}; "
+             f"{results['cpu']} ({results['instructions']}), {results['cores']} cores, {results['memory_bytes'] / 2**30:.0f} GiB; {results['date']}; "
              f"{results['nibble']}; load at the start {results['load']:.1f}.", "",
              f"`{results['invocation']}` took {results['seconds'] / 60:.1f} minutes, of which {results['setup_seconds']:.0f} s "
              "went into environments. nibble runs before and after every peer; ratios compare a peer with these two neighbours "
@@ -105,5 +107,5 @@ def markdown(results):
     if any(t.name == "llm.c" for t in trainers):
         lines += ["llm.c trains a GPT-2 of the same width, depth, vocabulary and tokens: no grouped heads, an MLP of two "
                   "matrices (4 E), a tied head, no clipping; its constants T and the number of steps are edited.", ""]
-    lines += ["## Environments", "", *environments_table(results["environments"]), "", "## Commands", "", *commands(runs)]
+    lines += ["## Environments", "", *environments_table(results["environments"]), "", "## Commands", "", *commands(results)]
     return "\n".join(lines).rstrip() + "\n"

@@ -27,12 +27,13 @@ def run(*arguments):
 
 
 def row(trainer, dtype, seconds, **more):
-    return {"trainer": trainer, "dtype": dtype, "model": "nibble-1m", "threads": 1, "command": [trainer, "a b"],
+    return {"trainer": trainer, "dtype": dtype, "model": "nibble-1m", "threads": 1, "command": [trainer, "/here/env/bin/x", "a b"],
             "seconds": seconds, "first_loss_seconds": 2.5, "peak_bytes": 1 << 30, **more}
 
 
 CANNED = {
-    "schema": "nibble-peers-1", "date": "2026-01-01 00:00 UTC", "cpu": "Test CPU", "cores": 2, "memory_bytes": 24 << 30,
+    "schema": "nibble-peers-1", "date": "2026-01-01 00:00 UTC", "cpu": "Test CPU", "instructions": "avx2", "folders": {"ENV": "/here/env"},
+    "cores": 2, "memory_bytes": 24 << 30,
     "load": 0.5, "nibble": "nibble 0.1.0", "invocation": "bench/peers/run --quick", "models": ["nibble-1m"], "threads": [1],
     "trainers": [t.key for t in trainers.TRAINERS], "setup_seconds": 60, "seconds": 600,
     "environments": [
@@ -161,9 +162,9 @@ class Report(unittest.TestCase):
                 "| PyTorch autocast | bfloat16 | 12,800 (12,800) | 73.0 | - | 2.5 s | 1.00 GiB | 1 |",
                 "| torch | 3.12.1 | torch 2.0 | 175 s | 5.6 GB |",
                 "| maxtext | | not installable: no Python 3.12 | 0 s | |", "PyTorch eager float32, nibble-1m:",
-                "    'PyTorch eager' 'a b'"]:
+                "    'PyTorch eager' ENV/bin/x 'a b'"]:
             self.assertIn("\n" + line + "\n", self.text)
-        self.assertIn("Test CPU, 2 cores, 24 GiB; 2026-01-01 00:00 UTC; nibble 0.1.0", self.text)
+        self.assertIn("Test CPU (avx2), 2 cores, 24 GiB; 2026-01-01 00:00 UTC; nibble 0.1.0", self.text)
 
     def test_nibble_s_own_ratio_when_both_ran(self):
         runs = [row("nibble", "float32", [0.010]), row("nibble", "bfloat16", [0.005])]
