@@ -13,7 +13,7 @@ namespace nibble {
 
 /// Bytes of the widened operands of a call; the f32 kernel's own workspace comes after them.
 template <class Convert>
-int64_t widened_bytes(const KernelShape& s) {
+static int64_t widened_bytes(const KernelShape& s) {
   int64_t bytes = 0;
   for (const auto types : {s.in, s.out})
     for (const Type& t : types)
@@ -22,7 +22,7 @@ int64_t widened_bytes(const KernelShape& s) {
 }
 
 template <class Convert>
-void run_widened(const KernelCall& c, KernelRun run) {
+static void run_widened(const KernelCall& c, KernelRun run) {
   constexpr size_t most = 32;
   Tensor in[most], out[most];
   NIBBLE_CHECK(c.in.size() <= most && c.out.size() <= most, "{} operands", c.in.size());
