@@ -157,7 +157,7 @@ constexpr Key memory_rows[] = {
     {"moe_x_sorted", choice, "remat", "", remat, no_effect, o, "remat_policy=custom"},
     {"moe_routing_maps", choice, "remat", "", remat, no_effect, o, "remat_policy=custom"},
     {"attention", choice, "autoselected", "", "autoselected|dot_product|flash|cudnn_flash_te|cudnn_flash_jax", no_effect, o, "kernel of attention: same masks, same result; this version has one"},
-    {"num_vocab_tiling", integer, "1", "", ">=1", no_effect, o, "token tiles of the loss at least; same bits; 1: the planner's choice"},
+    {"num_vocab_tiling", integer, "1", "", ">=1", every, o, "token tiles of the loss at least: more need less memory; same bits"},
     {"optimizer_memory_host_offload", boolean, "false", "", "", no_effect, o, "optimizer state in host memory, where it is on a CPU anyway"},
     {"parameter_memory_host_offload", boolean, "false", "", "", no_effect, o, "weights in host memory, where they are on a CPU anyway"},
     {"memory_limit", bytes, "null", "", ">0", every, o | N, "bytes the run may use; null: physical memory less 1 GiB"},

@@ -27,7 +27,7 @@ Graph recast_graph(const LlamaConfig& c, DType dtype) {
   return graph;
 }
 
-Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss, DType dtype) {
+Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss, DType dtype, int64_t loss_tiles) {
   Graph graph;
   Builder b(graph);
   b.set_dtype(dtype);
@@ -35,7 +35,7 @@ Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss, DT
   const Value targets = b.input("targets", {DType::i32, {shape.rows, shape.length}}),
               inv_n = b.input("inv_n", {DType::f32, {1}});
   auto scope = b.scope("head");
-  const CrossEntropy loss = cross_entropy(b, h, llama_head_weight(b, c), targets, inv_n, z_loss);
+  const CrossEntropy loss = cross_entropy(b, h, llama_head_weight(b, c), targets, inv_n, z_loss, loss_tiles);
   b.output("ce", loss.ce);
   b.output("lse", loss.lse);
   return graph;

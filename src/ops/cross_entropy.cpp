@@ -59,8 +59,11 @@ constinit const Op cross_entropy_grad_op{
     .composed = nullptr,
     .in_place = accumulates};
 
-CrossEntropy cross_entropy(Builder& b, Value h, Value weight_VE, Value targets, Value inv_n, double z_loss) {
-  const Values r = b.emit(cross_entropy_op, {h, weight_VE, targets, inv_n}, {{"z_loss", z_loss}});
+CrossEntropy cross_entropy(Builder& b, Value h, Value weight_VE, Value targets, Value inv_n, double z_loss,
+                           int64_t tiles) {
+  Attrs attrs{{"z_loss", z_loss}};
+  if (tiles > 1) attrs.set("tiles", tiles);
+  const Values r = b.emit(cross_entropy_op, {h, weight_VE, targets, inv_n}, attrs);
   return {r[0], r[1]};
 }
 

@@ -36,7 +36,9 @@ Value ones(Builder& b, const Type& type);
 struct CrossEntropy {
   Value ce, lse;  // [...]
 };
-CrossEntropy cross_entropy(Builder& b, Value h, Value weight_VE, Value targets, Value inv_n, double z_loss);
+/// tiles: the least number of tiles of tokens; any number gives the same bits, more need less memory.
+CrossEntropy cross_entropy(Builder& b, Value h, Value weight_VE, Value targets, Value inv_n, double z_loss,
+                           int64_t tiles = 1);
 
 /// Writes the first span[1] rows of x [R, K, D] to cache [N, K, D] from position span[0]; span i32 [2] = {start,
 /// count}.

@@ -152,6 +152,7 @@ StepConfig step_of(const Config& config) {
   if (evaluation) c.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : c.microbatch.rows, c.microbatch.length};
   c.dtype = config.get_string("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
   c.z_loss = config.get_double("z_loss_multiplier");
+  c.loss_tiles = config.get_int("num_vocab_tiling");
   c.maxtext_divisor = config.get_string("numerics") == "maxtext";
   return c;
 }

@@ -15,7 +15,7 @@ struct TrainingGraph {
 };
 
 TrainingGraph microbatch_graph(const StepConfig& c) {
-  TrainingGraph t{llama_loss_graph(c.model, c.microbatch, c.z_loss, c.dtype), {}};
+  TrainingGraph t{llama_loss_graph(c.model, c.microbatch, c.z_loss, c.dtype, c.loss_tiles), {}};
   verify(t.graph, "model");
   const Value ce = t.graph.output("ce");
   Builder b(t.graph);
@@ -27,7 +27,8 @@ TrainingGraph microbatch_graph(const StepConfig& c) {
 
 // With a rounded dtype also what rounds the weights, which evaluation and microbatches share.
 void add_evaluation(const StepConfig& c, std::vector<NamedGraph>& graphs) {
-  if (c.evaluation.rows > 0) graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype)});
+  if (c.evaluation.rows > 0)
+    graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype, c.loss_tiles)});
   if (c.dtype != DType::f32) graphs.push_back({"recast", recast_graph(c.model, c.dtype)});
 }
 

@@ -48,6 +48,23 @@ TEST(TrainingT19, AccumulationIsBitEqual) {
     }
 }
 
+TEST(TrainingT17, MoreTilesOfTheLossAreTheSameStepInLessMemory) {
+  Trained first;
+  int64_t bytes = 0;
+  for (const char* tiles : {"num_vocab_tiling=1", "num_vocab_tiling=3", "num_vocab_tiling=64"}) {
+    const StepConfig c = step_of(tiny_config({"per_device_batch_size=16", "eval_fraction=0.1", tiles}));
+    Stepper s(c, plan_training(c, 2, cpu_targets().back()));
+    initialize_parameters(s.program(), s.parameters(), 3);
+    const StepResult r = s.run(RandomRows(16, 32, 260, 1).rows(), 1e-2, 1);
+    const Trained now{{r.loss.loss()}, {r.raw_norm}, hash_of_states(s, StateRole::parameter)};
+    const int64_t needed = s.program().plan().arena_bytes();
+    if (bytes == 0) first = now, bytes = needed + 1;
+    EXPECT_EQ(now, first) << tiles;
+    EXPECT_LT(needed, bytes) << tiles;
+    bytes = needed;
+  }
+}
+
 // Where B T is no multiple of 64 only the order of column sums may differ.
 TEST(TrainingT19, OtherwiseWithinRounding) {
   const auto losses = [](int64_t accumulation) {

@@ -9,17 +9,19 @@
 namespace nibble::NIBBLE_TARGET {
 namespace {
 
-// As many tokens as 16 MiB of logits hold, in blocks of 64 and at most 512: each tile packs W anew, so large tiles
-// pay; above 512 the packing is a few per cent. Equal on all targets, for the workspace is.
-int64_t tile_tokens(int64_t rows, int64_t v) {
+// As many tokens as 16 MiB of logits hold, at most 512 and at least 256: each tile packs W anew, twice in the gradient,
+// which takes 30 % of the time with 64 tokens, 5 with 256, 3 with 512. `tiles`: no fewer tiles than these. Equal on all
+// targets, for the workspace is.
+int64_t tile_tokens(int64_t rows, int64_t v, int64_t tiles) {
   const int64_t fit = (int64_t{4} << 20) / v / 64 * 64;
-  return smaller(rows, larger(64, smaller(512, fit)));
+  return smaller(ceil_div(rows, tiles), larger(256, smaller(512, fit)));
 }
+int64_t least_tiles(const Attrs& attrs) { return attrs.has("tiles") ? attrs.get_int("tiles") : 1; }
 int64_t logits_stride(int64_t v) { return ceil_div(v, 16) * 16 + 16; }  // rows 2^n bytes apart share cache sets
 
 struct Head {
-  int64_t rows, v, e;
-  int64_t tile = tile_tokens(rows, v), stride = logits_stride(v);
+  int64_t rows, v, e, tiles;
+  int64_t tile = tile_tokens(rows, v, tiles), stride = logits_stride(v);
   int64_t logits_bytes() const { return ceil_div(tile * stride, 16) * 64; }
 };
 
@@ -81,7 +83,7 @@ void logits_of(const Head& head, const float* h, const float* w, int64_t tokens,
 }
 
 void cross_entropy_f32(const KernelCall& c) {
-  const Head head{c.in[0].type.rows(), c.in[1].dim(0), c.in[1].dim(1)};
+  const Head head{c.in[0].type.rows(), c.in[1].dim(0), c.in[1].dim(1), least_tiles(c.attrs)};
   const float *h = c.in[0].as<float>(), *w = c.in[1].as<float>();
   const int32_t* targets = c.in[2].as<int32_t>();
   float *ce = c.out[0].as<float>(), *lse = c.out[1].as<float>(), *logits = reinterpret_cast<float*>(c.workspace);
@@ -101,7 +103,7 @@ void cross_entropy_f32(const KernelCall& c) {
 // round: dlogits to bf16, the type of the other operand of their two products.
 template <bool round>
 void cross_entropy_grad_f32(const KernelCall& c) {
-  const Head head{c.in[1].type.rows(), c.in[2].dim(0), c.in[2].dim(1)};
+  const Head head{c.in[1].type.rows(), c.in[2].dim(0), c.in[2].dim(1), least_tiles(c.attrs)};
   const int64_t v = head.v, e = head.e;
   const float *h = c.in[1].as<float>(), *w = c.in[2].as<float>();
   const int32_t* targets = c.in[3].as<int32_t>();
@@ -134,7 +136,7 @@ void cross_entropy_grad_f32(const KernelCall& c) {
 
 void cross_entropy(const KernelCall& c) { run_f32(c, 0, cross_entropy_f32); }
 int64_t cross_entropy_workspace(const KernelShape& s) {
-  const Head head{s.in[0].rows(), s.in[1].dim(0), s.in[1].dim(1)};
+  const Head head{s.in[0].rows(), s.in[1].dim(0), s.in[1].dim(1), least_tiles(s.attrs)};
   return widened_bytes(s) + head.logits_bytes() + product_bytes(head, false, s.threads);
 }
 
@@ -142,7 +144,7 @@ void cross_entropy_grad(const KernelCall& c) {
   run_f32(c, 1, c.in[1].type.dtype == DType::bf16 ? cross_entropy_grad_f32<true> : cross_entropy_grad_f32<false>);
 }
 int64_t cross_entropy_grad_workspace(const KernelShape& s) {
-  const Head head{s.in[1].rows(), s.in[2].dim(0), s.in[2].dim(1)};
+  const Head head{s.in[1].rows(), s.in[2].dim(0), s.in[2].dim(1), least_tiles(s.attrs)};
   return widened_bytes(s) + head.logits_bytes() + product_bytes(head, true, s.threads);
 }
 
