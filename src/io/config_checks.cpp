@@ -145,6 +145,13 @@ void ConfigBuilder::check_model() {
                  {"head_dim", "rope_type"})
             .expected("an even head_dim", fmt::format("{}", width))
             .hint("head_dim={}", width + 1));
+  const bool local = c.get_string("attention_type") == "local_sliding";
+  if (const int64_t window = c.get_int("sliding_window_size"); local != (window > 0))
+    errors.push_back(conflict("E108",
+                              local ? "attention_type=local_sliding needs a window, and sliding_window_size is 0"
+                                    : fmt::format("sliding_window_size={} needs attention_type=local_sliding", window),
+                              {"attention_type", "sliding_window_size"})
+                         .hint("{}", local ? "sliding_window_size=512" : "attention_type=local_sliding"));
   const int64_t length = c.get_int("max_target_length"), most = c.get_int("max_position_embeddings");
   if (most > 0 && length > most)
     errors.push_back(conflict("E108",

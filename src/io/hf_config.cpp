@@ -149,7 +149,7 @@ LlamaShape parse_hf_config(std::string_view text, std::string_view name) {
   // An absent key means 4096 for transformers; a window that no position leaves is full attention.
   if (mistral && (r.has("sliding_window") || !json.contains("sliding_window"))) {
     const int64_t window = r.integer_or("sliding_window", 4096);
-    if (window < s.max_positions) r.refuse("sliding_window", fmt::format("{}", window), "null");
+    if (window < s.max_positions) s.window = window;
   }
   s.theta = r.positive_or("rope_theta", 10000);
   if (r.has("rope_parameters")) {
@@ -204,6 +204,11 @@ std::string write_hf_config(const LlamaShape& s) {
             {"torch_dtype", s.dtype},
             {"use_cache", true},
             {"vocab_size", s.vocab}};
+  if (s.window > 0) {
+    j["architectures"] = Json::array({"MistralForCausalLM"}), j["model_type"] = "mistral";
+    j["sliding_window"] = s.window;
+    for (const char* key : {"attention_bias", "mlp_bias", "pretraining_tp"}) j.erase(key);  // no keys of a Mistral
+  }
   set_token_ids(s, j);
   if (s.rope.type != "default") {
     Json scaling = {{"factor", s.rope.factor}, {"rope_type", s.rope.type}};

@@ -1,4 +1,4 @@
-// config.json of Hugging Face for the Llama architecture: both spellings read, transformers 4's written.
+// config.json of Hugging Face for the Llama and Mistral architectures: both spellings read, transformers 4's written.
 // Source: spec/training.md 6.3, 3 (rows llama, mistral); transformers configuration_llama.py, configuration_mistral.py,
 // modeling_rope_utils.py.
 //
@@ -19,6 +19,7 @@ namespace nibble {
 /// The dimensions and constants of a Llama, and its token ids.
 struct LlamaShape {
   int64_t layers = 0, width = 0, heads = 0, kv_heads = 0, head_size = 0, hidden = 0, vocab = 0, max_positions = 2048;
+  int64_t window = 0;    // keys a query sees, its own included; 0: all up to its own. With one it is a Mistral
   double eps = 1e-6;     // of RMSNorm
   double theta = 10000;  // rope base
   bool tied = false;     // the head is the embedding
@@ -39,13 +40,14 @@ struct LlamaShape {
 };
 
 /// Reads a config.json. `name` is for messages.
-/// Errors: E401 no JSON; E403 a missing or impossible value; E010 another model_type, biases, a sliding window that is
-/// shorter than max_position_embeddings, another activation or rope type: "not in this version".
+/// Errors: E401 no JSON; E403 a missing or impossible value; E010 another model_type, biases, another activation or
+/// rope type: "not in this version".
 LlamaShape parse_hf_config(std::string_view text, std::string_view name);
 /// Errors: also E202.
 LlamaShape read_hf_config(const std::filesystem::path& path);
 
-/// Text of a config.json that LlamaForCausalLM.from_pretrained of transformers 4 and 5 reads; final newline.
+/// Text of a config.json that from_pretrained of transformers 4 and 5 reads, of LlamaForCausalLM or, with a window, of
+/// MistralForCausalLM; final newline.
 std::string write_hf_config(const LlamaShape& shape);
 
 /// Text of a generation_config.json: the token ids and the sampling keys given (temperature, top_k, ...); final

@@ -9,7 +9,7 @@ Value batch_hidden(Builder& b, const LlamaConfig& c, BatchShape shape) {
               segments = b.input("segments", ids);
   const Attend over_rows = [&](Builder& g, int64_t, Value q, Value k, Value v) {
     auto scope = g.scope("attention");
-    return attention(g, q, k, v, segments, c.attention_scale(), 0);
+    return attention(g, q, k, v, segments, c.attention_scale(), c.window);
   };
   return llama_hidden(b, c, over_rows, tokens, positions, llama_rope_table(b, c, shape.length));
 }
@@ -60,7 +60,7 @@ Graph llama_decode_graph(const LlamaConfig& c, int64_t rows, int64_t positions) 
     auto scope = g.scope("attention");
     const Value keys = append(g, g.read(StateRole::kv_cache, fmt::format("k.{}", layer), cache), k, span);
     const Value values = append(g, g.read(StateRole::kv_cache, fmt::format("v.{}", layer), cache), v, span);
-    return attention_cached(g, q, keys, values, span, c.attention_scale(), 0);
+    return attention_cached(g, q, keys, values, span, c.attention_scale(), c.window);
   };
   const Value h = llama_hidden(b, c, over_cache, tokens, at, llama_rope_table(b, c, positions));
   auto scope = b.scope("head");

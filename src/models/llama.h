@@ -1,4 +1,4 @@
-// The Llama family: Llama 2, 3, 3.1, 3.2, SmolLM2, Mistral without a window, nibble's own sizes
+// The Llama family: Llama 2, 3, 3.1, 3.2, SmolLM2, Mistral, nibble's own sizes
 // (spec/training.md 3; Touvron et al., arXiv 2302.13971). The forward pass and the parameter table; gradients,
 // placement and kernels are passes.
 #pragma once
@@ -14,6 +14,7 @@ namespace nibble {
 struct LlamaConfig {
   int64_t layers = 0, width = 0, heads = 0, kv_heads = 0, head_size = 0, hidden = 0, vocab = 0;
   int64_t max_positions = 2048;
+  int64_t window = 0;  // keys that a query sees, its own included; 0: all up to its own
   double eps = 1e-5;
   bool tied = false;       // the head is the embedding table
   double score_scale = 0;  // on attention scores; 0 = 1/sqrt(head_size)

@@ -1,5 +1,7 @@
 #include "plan/flops.h"
 
+#include <algorithm>
+
 namespace nibble {
 
 // In double: a step of llama3.1-405b passes the 64-bit integers with accumulation, and six digits are enough.
@@ -10,7 +12,8 @@ StepFlops maxtext_flops(const LlamaConfig& c, int64_t batch, int64_t length, int
   const double mlp = 3 * 2 * tokens * E * F;  // gate, up, down
   const double projections = 2 * tokens * E * (H + 2 * K) * D + 2 * tokens * E * H * D;
   const double head = 2 * tokens * E * static_cast<double>(c.vocab);
-  const double scores = 2 * tokens * T * H * D;  // causal: half of 4 B T^2 H D
+  const double w = c.window == 0 ? T : std::min(static_cast<double>(c.window), T);
+  const double scores = 4 * tokens * (w - w * w / (2 * T)) * H * D;  // without a window: half of 4 B T^2 H D
   const double passes = 3 * static_cast<double>(accumulation);
   return {.weights = passes * (layers * (mlp + projections) + head), .attention = passes * layers * scores};
 }

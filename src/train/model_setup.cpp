@@ -59,6 +59,7 @@ LlamaConfig llama_of(const Config& config) {
   m.head_size = config.get_int("head_dim"), m.hidden = config.get_int("base_mlp_dim"),
   m.vocab = config.get_int("vocab_size");
   m.max_positions = config.is_null("max_position_embeddings") ? 0 : config.get_int("max_position_embeddings");
+  m.window = config.get_int("sliding_window_size");
   m.eps = config.get_double("normalization_layer_epsilon");
   m.tied = config.get_bool("logits_via_embedding");
   if (folds_scores(config)) m.score_scale = 1;
@@ -77,6 +78,7 @@ LlamaConfig llama_of(const LlamaShape& s) {
                 .hidden = s.hidden,
                 .vocab = s.vocab,
                 .max_positions = s.max_positions,
+                .window = s.window,
                 .eps = s.eps,
                 .tied = s.tied};
   m.rope.theta = s.theta;
@@ -95,6 +97,7 @@ LlamaShape hf_shape_of(const LlamaConfig& m, int64_t max_positions) {
   LlamaShape s;
   s.layers = m.layers, s.width = m.width, s.heads = m.heads, s.kv_heads = m.kv_heads, s.head_size = m.head_size;
   s.hidden = m.hidden, s.vocab = m.vocab, s.max_positions = m.max_positions > 0 ? m.max_positions : max_positions;
+  s.window = m.window;
   s.eps = m.eps, s.theta = m.rope.theta, s.tied = m.tied;
   if (m.rope.kind == RopeConfig::Kind::linear) s.rope.type = "linear", s.rope.factor = m.rope.factor;
   if (m.rope.kind == RopeConfig::Kind::llama3)

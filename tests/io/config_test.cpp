@@ -380,6 +380,8 @@ TEST(TrainingT57, ErrorsOfAConfiguration) {
       {"two open axes", {"ici_data_parallelism=-1"}, "E105", 78, {"ici_data_parallelism", "ici_fsdp_parallelism"}},
       {"odd head", {"head_dim=33"}, "E108", 78, {"33", "rope_type=default"}},
       {"too long", {"model_name=llama2-7b", "max_target_length=8192"}, "E108", 78, {"8192", "4096"}},
+      {"no window", {"attention_type=local_sliding"}, "E108", 78, {"local_sliding", "sliding_window_size"}},
+      {"unused window", {"sliding_window_size=64"}, "E108", 78, {"64", "attention_type=local_sliding"}},
       {"foreign recipe", {"quantization=int8"}, "E502", 64, {"int8", "te_nvfp4"}},
       {"gpu", {"hardware=gpu"}, "E503", 69, {"no GPU back-end in this version"}},
   };

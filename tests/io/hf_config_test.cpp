@@ -117,19 +117,25 @@ TEST(TrainingHfConfig, YarnRoundTrip) {
   EXPECT_NE(error_of("E010", [&] { parse_hf_config(json.dump(), "f"); }).find("attention_factor=2"), std::string::npos);
 }
 
-TEST(TrainingHfConfig, MistralWithoutAWindowIsALlama) {
+TEST(TrainingHfConfig, MistralIsALlamaWithOrWithoutAWindow) {
   Json json = Json::parse(read_file(golden / "llama/config.json"));
   json["model_type"] = "mistral";
   json["sliding_window"] = nullptr;
   EXPECT_EQ(parse_hf_config(json.dump(), "f"), read_hf_config(golden / "llama/config.json"));
   json["sliding_window"] = 16;
-  EXPECT_NE(error_of("E010", [&] { parse_hf_config(json.dump(), "f"); }).find("sliding_window=16"), std::string::npos);
+  const LlamaShape local = parse_hf_config(json.dump(), "f");
+  EXPECT_EQ(local.window, 16);
+  const Json written = Json::parse(write_hf_config(local));
+  EXPECT_EQ(written["model_type"], "mistral");
+  EXPECT_EQ(written["architectures"][0], "MistralForCausalLM");
+  EXPECT_EQ(written["sliding_window"], 16);
+  EXPECT_EQ(parse_hf_config(written.dump(), "g"), local);
   json["sliding_window"] = 128;  // no position is farther away
-  parse_hf_config(json.dump(), "f");
+  EXPECT_EQ(parse_hf_config(json.dump(), "f").window, 0);
   json.erase("sliding_window");  // transformers then takes 4096
-  parse_hf_config(json.dump(), "f");
+  EXPECT_EQ(parse_hf_config(json.dump(), "f").window, 0);
   json["max_position_embeddings"] = 8192;
-  error_of("E010", [&] { parse_hf_config(json.dump(), "f"); });
+  EXPECT_EQ(parse_hf_config(json.dump(), "f").window, 4096);
 }
 
 TEST(TrainingHfConfig, DefaultsOfOldFiles) {

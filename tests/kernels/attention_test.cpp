@@ -156,6 +156,34 @@ TEST(TrainingT15, AnotherSegmentsTokensChangeNoBit) {
   }
 }
 
+// The first tile of keys becomes NaN: no query that the window keeps from it may change, nor any later key's gradient.
+TEST(TrainingT15, TilesOutsideTheWindowChangeNoBit) {
+  const Size s{1, 400, 4, 2, 24, 70, Segments::one, ""};
+  const size_t free = 64 + 69;  // the first position whose window begins after the tile
+  const Problem clean = forward(s), clean_grad = backward_of(clean);
+  Problem dirty = clean, dirty_grad = clean_grad;
+  const auto spoil = [](Array& a, size_t positions) {
+    const size_t row = a.values.size() / 400;
+    std::fill_n(a.values.begin(), positions * row, NAN);
+  };
+  for (const size_t i : {1, 2}) spoil(dirty.in[i], 64);
+  for (const size_t i : {0, 4, 5}) spoil(dirty_grad.in[i], free);  // what the forward pass made of these keys
+  for (const size_t i : {2, 3}) spoil(dirty_grad.in[i], 64);
+  const auto compare = [&](const Problem& a, const Problem& b, const Kernel& kernel, int threads) {
+    const std::vector<Bytes> want = run(a, kernel.run, kernel.workspace, threads);
+    const std::vector<Bytes> got = run(b, kernel.run, kernel.workspace, threads);
+    for (size_t o = 0; o < want.size(); ++o) {
+      const std::vector<float> w = as<float>(want[o]), g = as<float>(got[o]);
+      const size_t from = w.size() / 400 * free;
+      EXPECT_EQ(std::memcmp(&w[from], &g[from], (w.size() - from) * sizeof(float)), 0) << "output " << o;
+      EXPECT_TRUE(std::isnan(g[0]) && std::isfinite(g[from])) << "output " << o;
+    }
+  };
+  for_each_kernel(attention_cpu, [&](const Kernel& kernel, int threads) { compare(clean, dirty, kernel, threads); });
+  for_each_kernel(attention_grad_cpu,
+                  [&](const Kernel& kernel, int threads) { compare(clean_grad, dirty_grad, kernel, threads); });
+}
+
 TEST(TrainingT16, RowsWithoutAnAllowedKeyGiveExactlyZero) {
   const Size s{2, 100, 4, 2, 24, 0, Segments::packed, ""};
   Problem f = forward(s), g = backward_of(f);

@@ -46,8 +46,9 @@ Decoded decode(const LlamaConfig& c, const TinyInputs& in, int64_t bucket, int64
 }
 
 TEST(GenerationG5, AnyCutIntoCallsGivesTheSameBits) {
-  for (const bool tied : {false, true}) {
-    const LlamaConfig c = tiny_llama(tied);
+  for (const auto& [tied, window] : {std::pair<bool, int64_t>{false, 0}, {true, 0}, {false, 70}, {true, 5}}) {
+    LlamaConfig c = tiny_llama(tied);
+    c.window = window;
     TinyInputs in = tiny_inputs(c, {1, length});
     for (int64_t t = 0; t < length; ++t)
       in.positions[static_cast<size_t>(t)] = static_cast<int32_t>(t), in.segments[static_cast<size_t>(t)] = 1;
@@ -68,6 +69,29 @@ TEST(GenerationG5, AnyCutIntoCallsGivesTheSameBits) {
           EXPECT_EQ(std::memcmp(logits.data(), want.as<float>() + position * c.vocab, logits.size() * 4), 0)
               << "position " << position << " in chunks of " << chunk << " on " << name_of(target);
       }
+    }
+  }
+}
+
+// Two layers of a window of five keys reach eight positions back.
+TEST(TrainingT15, TokensBeforeTheWindowsChangeNoBit) {
+  LlamaConfig c = tiny_llama();
+  c.window = 5;
+  constexpr int64_t changed = 20, reach = 2 * (5 - 1);
+  const auto logits = [&](int32_t token, CpuTarget target) {
+    TinyInputs in = tiny_inputs(c, {1, length});
+    std::fill(in.segments.begin(), in.segments.end(), 1);
+    in.tokens[changed] = token;
+    Program program(plan_program({{"logits", llama_logits_graph(c, {1, length})}}, 2, target));
+    fill(program, "logits", in);
+    program.executable("logits").run();
+    return copy(program.executable("logits").output("logits"));
+  };
+  for (const CpuTarget target : cpu_targets()) {
+    const std::vector<float> a = logits(1, target), b = logits(2, target);
+    for (int64_t t = 0; t < length; ++t) {
+      const bool same = std::equal(a.begin() + t * c.vocab, a.begin() + (t + 1) * c.vocab, b.begin() + t * c.vocab);
+      EXPECT_EQ(same, t < changed || t > changed + reach) << t << " on " << name_of(target);
     }
   }
 }

@@ -34,6 +34,17 @@ TEST(TrainingT42, GoldensAt8192) {
   }
 }
 
+TEST(TrainingT42, AWindowCountsItsKeys) {
+  LlamaConfig c{.layers = 1, .width = 8, .heads = 2, .kv_heads = 1, .head_size = 4, .hidden = 8, .vocab = 16};
+  const auto attention = [&](int64_t window) {
+    c.window = window;
+    return maxtext_flops(c, 3, 64, 1).attention;
+  };
+  EXPECT_EQ(attention(16), 3 * 4.0 * 3 * (64 * 16 - 16 * 16 / 2.0) * 2 * 4);
+  EXPECT_EQ(attention(64), attention(0));
+  EXPECT_EQ(attention(1000), attention(0));
+}
+
 TEST(TrainingT42, AccumulationCountsEveryMicrobatch) {
   const LlamaConfig c = model("nibble-1m");
   EXPECT_EQ(maxtext_flops(c, 4, 128, 3).total(), 3 * maxtext_flops(c, 4, 128, 1).total());
