@@ -35,7 +35,7 @@ constexpr Key run_rows[] = {
     {"seed", integer, "0", "", ">=0,<=4294967295", every, D, "key of rounding, dropout, noise and sampling"},
     {"deterministic", boolean, "true", "", "", no_effect, D, "fixed reduction orders; the CPU has no other"},
     {"allow_fallback", list, "[]", "", "", "data_changed", o, "what may fall back instead of stopping: data_changed"},
-    {"cpu_target", choice, "auto", "", "auto|ref|avx2|avx512|avx512_bf16", "auto|ref|avx2|avx512", o, "instruction set of the CPU kernels; never changes a float32 result"},
+    {"cpu_target", choice, "auto", "", "auto|ref|avx2|avx512|avx512_bf16", "auto|ref|avx2|avx512|avx512_bf16", o, "instruction set of the CPU kernels; never changes a float32 result"},
 };
 
 constexpr Key model_rows[] = {

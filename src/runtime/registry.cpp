@@ -52,11 +52,11 @@ KernelChoice choose_kernel(const Op& op, const KernelShape& shape, CpuTarget tar
   KernelChoice choice;
   for (const Kernel& k : row.cpu) {
     const char* reason = k.refuses != nullptr ? k.refuses(shape) : nullptr;
-    if (k.needs > target) {
+    if (reason != nullptr) {
+      choice.refusals += fmt::format("{}{}: {}", choice.refusals.empty() ? "" : "; ", k.name, reason);
+    } else if (k.needs > target) {
       choice.refusals += fmt::format("{}{}: needs {}, cpu_target is {}", choice.refusals.empty() ? "" : "; ", k.name,
                                      name_of(k.needs), name_of(target));
-    } else if (reason != nullptr) {
-      choice.refusals += fmt::format("{}{}: {}", choice.refusals.empty() ? "" : "; ", k.name, reason);
     } else {
       choice.name = k.name, choice.run = k.run, choice.workspace = k.workspace;
       return choice;

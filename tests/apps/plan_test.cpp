@@ -20,7 +20,9 @@ TEST(PlanL12, PrintsWhatTheRunTakes) {
     EXPECT_NE(text.out.find(part), std::string::npos) << part << " in\n" << text.out;
   EXPECT_EQ(text.out.find("passed over"), std::string::npos);
   const Outcome verbose = outcome_of(plan_command, {"model_name=nibble-1m", "cpu_target=ref", "-v", "--layers"});
-  EXPECT_NE(verbose.out.find("linear: avx512: needs avx512, cpu_target is ref"), std::string::npos) << verbose.out;
+  EXPECT_NE(verbose.out.find("linear: avx512_bf16: takes bf16 only; avx512: needs avx512, cpu_target is ref"),
+            std::string::npos)
+      << verbose.out;
   EXPECT_NE(verbose.out.find("layers.3/mlp/up_proj "), std::string::npos);
 }
 

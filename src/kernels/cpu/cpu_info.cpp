@@ -47,7 +47,7 @@ bool cpu_runs(CpuTarget target) {
 
 std::vector<CpuTarget> cpu_targets() {
   std::vector<CpuTarget> found;
-  for (const CpuTarget t : {CpuTarget::ref, CpuTarget::avx2, CpuTarget::avx512})
+  for (const CpuTarget t : {CpuTarget::ref, CpuTarget::avx2, CpuTarget::avx512, CpuTarget::avx512_bf16})
     if (cpu_runs(t)) found.push_back(t);
   return found;
 }

@@ -11,7 +11,8 @@ enum class CpuTarget { ref, avx2, avx512, avx512_bf16 };
 const char* name_of(CpuTarget target);  // "ref", "avx2", "avx512", "avx512_bf16"
 /// True if this CPU and operating system run the target.
 bool cpu_runs(CpuTarget target);
-/// All targets with kernels that this CPU runs, plainest first; no kernel needs avx512_bf16 yet.
+/// All targets with kernels that this CPU runs, plainest first. avx512_bf16 has kernels of bf16 operands; for all else
+/// it is avx512.
 std::vector<CpuTarget> cpu_targets();
 /// Brand string of the processor, "AMD EPYC 7763" or the like.
 std::string cpu_name();

@@ -1,10 +1,9 @@
 // cross_entropy and its gradient (kernels/ref/cross_entropy.h; spec/training.md 2.7, 2.11) by tiles of tokens: a tile's
 // logits are a product, its softmax rows run in parallel, and in the gradient two products more take the tile's
-// dlogits to dh and into the accumulator of dW. Only a tile's logits exist at a time.
+// dlogits to dh and into the accumulator of dW. Only a tile's logits exist at a time. In bf16: cross_entropy_bf16.cpp.
+#include "kernels/cpu/cross_entropy_rows.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/widened.h"
-#include "numerics/functions_simd.h"
 
 namespace nibble::NIBBLE_TARGET {
 namespace {
@@ -16,7 +15,6 @@ int64_t tile_tokens(int64_t rows, int64_t v, int64_t tiles) {
   const int64_t fit = (int64_t{4} << 20) / v / 64 * 64;
   return smaller(ceil_div(rows, tiles), larger(256, smaller(512, fit)));
 }
-int64_t least_tiles(const Attrs& attrs) { return attrs.has("tiles") ? attrs.get_int("tiles") : 1; }
 int64_t logits_stride(int64_t v) { return ceil_div(v, 16) * 16 + 16; }  // rows 2^n bytes apart share cache sets
 
 struct Head {
@@ -35,45 +33,6 @@ int64_t product_bytes(const Head& h, bool gradient, int threads) {
     bytes = larger(bytes, gemm_workspace_bytes(h.v, h.e, m, threads));
   }
   return bytes;
-}
-
-struct TokenLoss {
-  float ce = 0, lse = 0, inverse = 0;  // inverse = 1 / sum of e
-};
-
-float row_max(const float* x, int64_t v) {
-  Word m[4] = {all(x[0]), all(x[0]), all(x[0]), all(x[0])};  // four chains
-  int64_t i = 0;
-  for (; i + 4 * lanes <= v; i += 4 * lanes)
-    for (int k = 0; k < 4; ++k) m[k] = max(m[k], load(x + i + k * lanes));
-  for (; i + lanes <= v; i += lanes) m[0] = max(m[0], load(x + i));
-  if (i < v) m[0] = max(m[0], select(first(v - i), load_first(x + i, v - i), m[0]));
-  return reduce_max(max(max(m[0], m[1]), max(m[2], m[3])));
-}
-
-// Logits x[v] to e = exp(x - max) in place.
-TokenLoss softmax_loss(float* x, int64_t v, int32_t target) {
-  const float m = row_max(x, v), logit = x[target];
-  const float l = lane_sum_of(v, [=](int64_t i, auto io, const Lanes16& sum) {
-    const Lanes16 e = map16([=](Word a) { return exp_f32(sub(a, all(m))); }, io.get(x + i));
-    io.put(x + i, e);
-    return add(sum, e);
-  });
-  const float lse = m + log_f32(l);
-  return {lse - logit, lse, 1.0f / l};
-}
-
-// e to dlogit = ((p c) - onehot) / N, p = e / l, c = 1 + 2 z lse (no product where z = 0).
-void to_gradient(float* x, int64_t v, int32_t target, const TokenLoss& t, float z, float inv_n) {
-  const float factor = __builtin_fmaf(z + z, t.lse, 1.0f);
-  float at_target = x[target] * t.inverse;
-  if (z != 0.0f) at_target *= factor;
-  words_of(0, v, [=](int64_t i, auto io) {
-    Word p = mul(io.get(x + i), all(t.inverse));
-    if (z != 0.0f) p = mul(p, all(factor));
-    io.put(x + i, mul(p, all(inv_n)));
-  });
-  x[target] = (at_target - 1.0f) * inv_n;
 }
 
 // The tile's logits.
@@ -100,8 +59,7 @@ void cross_entropy_f32(const KernelCall& c) {
     });
   }
 }
-// round: dlogits to bf16, the type of the other operand of their two products.
-template <bool round>
+
 void cross_entropy_grad_f32(const KernelCall& c) {
   const Head head{c.in[1].type.rows(), c.in[2].dim(0), c.in[2].dim(1), least_tiles(c.attrs)};
   const int64_t v = head.v, e = head.e;
@@ -120,8 +78,7 @@ void cross_entropy_grad_f32(const KernelCall& c) {
         TokenLoss t;
         if (const int32_t target = targets[t0 + i]; target >= 0) {
           t = softmax_loss(x, v, target);
-          to_gradient(x, v, target, t, z, inv_n);
-          if (round) words_of(0, v, [=](int64_t j, auto io) { io.put(x + j, round_word(io.get(x + j))); });
+          to_gradient(x, v, target, t, z, inv_n, x);
         } else {
           words_of(0, v, [=](int64_t j, auto io) { io.put(x + j, zero()); });
         }
@@ -134,18 +91,20 @@ void cross_entropy_grad_f32(const KernelCall& c) {
 }
 }  // namespace
 
-void cross_entropy(const KernelCall& c) { run_f32(c, 0, cross_entropy_f32); }
+void cross_entropy(const KernelCall& c) { is_bf16(c.in[0].type) ? cross_entropy_bf16(c) : cross_entropy_f32(c); }
 int64_t cross_entropy_workspace(const KernelShape& s) {
+  if (is_bf16(s.in[0])) return cross_entropy_bf16_workspace(s);
   const Head head{s.in[0].rows(), s.in[1].dim(0), s.in[1].dim(1), least_tiles(s.attrs)};
-  return widened_bytes(s) + head.logits_bytes() + product_bytes(head, false, s.threads);
+  return head.logits_bytes() + product_bytes(head, false, s.threads);
 }
 
 void cross_entropy_grad(const KernelCall& c) {
-  run_f32(c, 1, c.in[1].type.dtype == DType::bf16 ? cross_entropy_grad_f32<true> : cross_entropy_grad_f32<false>);
+  is_bf16(c.in[1].type) ? cross_entropy_grad_bf16(c) : cross_entropy_grad_f32(c);
 }
 int64_t cross_entropy_grad_workspace(const KernelShape& s) {
+  if (is_bf16(s.in[1])) return cross_entropy_grad_bf16_workspace(s);
   const Head head{s.in[1].rows(), s.in[2].dim(0), s.in[2].dim(1), least_tiles(s.attrs)};
-  return widened_bytes(s) + head.logits_bytes() + product_bytes(head, true, s.threads);
+  return head.logits_bytes() + product_bytes(head, true, s.threads);
 }
 
 }  // namespace nibble::NIBBLE_TARGET

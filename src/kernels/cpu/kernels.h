@@ -1,6 +1,6 @@
 // The vectorised kernels that lists.cpp puts in order, in each target's namespace: bit-equal to kernels/ref in f32 for
 // any number of threads. Shapes and operands: src/ops. A workspace function depends on types, attributes and threads
-// only; an op without one needs none.
+// only; an op without one needs none. x calls x_bf16 where its operands are bf16.
 #pragma once
 #include "core/kernel.h"
 
@@ -16,6 +16,9 @@ CpuKernel embedding, embedding_grad, linear, linear_dgrad, linear_wgrad, rms_nor
 CpuWorkspace linear_workspace, linear_dgrad_workspace, linear_wgrad_workspace, rms_norm_grad_workspace,
     attention_workspace, attention_grad_workspace, attention_cached_workspace, cross_entropy_workspace,
     cross_entropy_grad_workspace;
+CpuKernel linear_bf16, linear_dgrad_bf16, linear_wgrad_bf16, cross_entropy_bf16, cross_entropy_grad_bf16;
+CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf16_workspace,
+    cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace;
 }  // namespace avx2
 
 namespace avx512 {
@@ -25,6 +28,15 @@ CpuKernel embedding, embedding_grad, linear, linear_dgrad, linear_wgrad, rms_nor
 CpuWorkspace linear_workspace, linear_dgrad_workspace, linear_wgrad_workspace, rms_norm_grad_workspace,
     attention_workspace, attention_grad_workspace, attention_cached_workspace, cross_entropy_workspace,
     cross_entropy_grad_workspace;
+CpuKernel linear_bf16, linear_dgrad_bf16, linear_wgrad_bf16, cross_entropy_bf16, cross_entropy_grad_bf16;
+CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf16_workspace,
+    cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace;
 }  // namespace avx512
+
+namespace avx512_bf16 {  // kernels of bf16 operands through vdpbf16ps (gemm_bf16.h): within a bound, not bit-equal
+CpuKernel linear_bf16, linear_dgrad_bf16, linear_wgrad_bf16, cross_entropy_bf16, cross_entropy_grad_bf16;
+CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf16_workspace,
+    cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace;
+}  // namespace avx512_bf16
 
 }  // namespace nibble

@@ -1,7 +1,7 @@
-// linear, linear_dgrad, linear_wgrad: the packed product of gemm.h in its three forms; bf16 operands are widened.
+// linear, linear_dgrad, linear_wgrad: the packed product of gemm.h in its three forms; bf16 operands: linear_bf16.cpp.
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/widened.h"
+#include "kernels/cpu/parallel.h"
 
 namespace nibble::NIBBLE_TARGET {
 namespace {
@@ -29,21 +29,24 @@ void linear_wgrad_f32(const KernelCall& c) {  // dw[n, k] += sum_m dy[m, n] x[m,
 
 }  // namespace
 
-void linear(const KernelCall& c) { run_f32(c, 0, linear_f32); }
-void linear_dgrad(const KernelCall& c) { run_f32(c, 0, linear_dgrad_f32); }
-void linear_wgrad(const KernelCall& c) { run_f32(c, 1, linear_wgrad_f32); }
+void linear(const KernelCall& c) { is_bf16(c.in[0].type) ? linear_bf16(c) : linear_f32(c); }
+void linear_dgrad(const KernelCall& c) { is_bf16(c.in[0].type) ? linear_dgrad_bf16(c) : linear_dgrad_f32(c); }
+void linear_wgrad(const KernelCall& c) { is_bf16(c.in[1].type) ? linear_wgrad_bf16(c) : linear_wgrad_f32(c); }
 
 int64_t linear_workspace(const KernelShape& s) {
-  return widened_bytes(s) + gemm_workspace_bytes(s.in[0].rows(), s.in[1].dim(0), s.in[1].dim(1), s.threads);
+  if (is_bf16(s.in[0])) return linear_bf16_workspace(s);
+  return gemm_workspace_bytes(s.in[0].rows(), s.in[1].dim(0), s.in[1].dim(1), s.threads);
 }
 int64_t linear_dgrad_workspace(const KernelShape& s) {
+  if (is_bf16(s.in[0])) return linear_dgrad_bf16_workspace(s);
   int64_t bytes = 0;
   for (size_t t = 0; t < s.in.size(); t += 2)
     bytes = larger(bytes, gemm_workspace_bytes(s.out[0].rows(), s.out[0].dim(-1), s.in[t].dim(-1), s.threads));
-  return widened_bytes(s) + bytes;
+  return bytes;
 }
 int64_t linear_wgrad_workspace(const KernelShape& s) {
-  return widened_bytes(s) + gemm_workspace_bytes(s.in[0].dim(0), s.in[0].dim(1), s.in[1].rows(), s.threads);
+  if (is_bf16(s.in[1])) return linear_wgrad_bf16_workspace(s);
+  return gemm_workspace_bytes(s.in[0].dim(0), s.in[0].dim(1), s.in[1].rows(), s.threads);
 }
 
 }  // namespace nibble::NIBBLE_TARGET

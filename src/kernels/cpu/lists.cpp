@@ -15,13 +15,30 @@ constexpr std::array<Kernel, 2> both(KernelRun wide, KernelRun narrow, KernelWor
   return {{{"avx512", CpuTarget::avx512, wide, wide_space}, {"avx2", CpuTarget::avx2, narrow, narrow_space}}};
 }
 
+// The operand that tells a bf16 node from an f32 one.
+template <size_t operand>
+const char* refuses_f32(const KernelShape& s) {
+  return s.in[operand].dtype == DType::bf16 ? nullptr : "takes bf16 only";
+}
+constexpr std::array<Kernel, 3> with_bf16(const Kernel& fastest, const std::array<Kernel, 2>& others) {
+  return {{fastest, others[0], others[1]}};
+}
+template <size_t operand>
+constexpr Kernel vdpbf16ps(KernelRun run, KernelWorkspace space) {
+  return {"avx512_bf16", CpuTarget::avx512_bf16, run, space, refuses_f32<operand>};
+}
+
 constexpr auto embedding_list = both(avx512::embedding, avx2::embedding);
 constexpr auto embedding_grad_list = both(avx512::embedding_grad, avx2::embedding_grad);
-constexpr auto linear_list = both(avx512::linear, avx2::linear, avx512::linear_workspace, avx2::linear_workspace);
-constexpr auto linear_dgrad_list =
-    both(avx512::linear_dgrad, avx2::linear_dgrad, avx512::linear_dgrad_workspace, avx2::linear_dgrad_workspace);
-constexpr auto linear_wgrad_list =
-    both(avx512::linear_wgrad, avx2::linear_wgrad, avx512::linear_wgrad_workspace, avx2::linear_wgrad_workspace);
+constexpr auto linear_list =
+    with_bf16(vdpbf16ps<0>(avx512_bf16::linear_bf16, avx512_bf16::linear_bf16_workspace),
+              both(avx512::linear, avx2::linear, avx512::linear_workspace, avx2::linear_workspace));
+constexpr auto linear_dgrad_list = with_bf16(
+    vdpbf16ps<0>(avx512_bf16::linear_dgrad_bf16, avx512_bf16::linear_dgrad_bf16_workspace),
+    both(avx512::linear_dgrad, avx2::linear_dgrad, avx512::linear_dgrad_workspace, avx2::linear_dgrad_workspace));
+constexpr auto linear_wgrad_list = with_bf16(
+    vdpbf16ps<1>(avx512_bf16::linear_wgrad_bf16, avx512_bf16::linear_wgrad_bf16_workspace),
+    both(avx512::linear_wgrad, avx2::linear_wgrad, avx512::linear_wgrad_workspace, avx2::linear_wgrad_workspace));
 constexpr auto rms_norm_list = both(avx512::rms_norm, avx2::rms_norm);
 constexpr auto rms_norm_grad_list =
     both(avx512::rms_norm_grad, avx2::rms_norm_grad, avx512::rms_norm_grad_workspace, avx2::rms_norm_grad_workspace);
@@ -34,10 +51,13 @@ constexpr auto swiglu_list = both(avx512::swiglu, avx2::swiglu);
 constexpr auto swiglu_grad_list = both(avx512::swiglu_grad, avx2::swiglu_grad);
 constexpr auto add_list = both(avx512::add, avx2::add);
 constexpr auto scale_list = both(avx512::scale, avx2::scale);
-constexpr auto cross_entropy_list =
-    both(avx512::cross_entropy, avx2::cross_entropy, avx512::cross_entropy_workspace, avx2::cross_entropy_workspace);
-constexpr auto cross_entropy_grad_list = both(avx512::cross_entropy_grad, avx2::cross_entropy_grad,
-                                              avx512::cross_entropy_grad_workspace, avx2::cross_entropy_grad_workspace);
+constexpr auto cross_entropy_list = with_bf16(
+    vdpbf16ps<0>(avx512_bf16::cross_entropy_bf16, avx512_bf16::cross_entropy_bf16_workspace),
+    both(avx512::cross_entropy, avx2::cross_entropy, avx512::cross_entropy_workspace, avx2::cross_entropy_workspace));
+constexpr auto cross_entropy_grad_list =
+    with_bf16(vdpbf16ps<1>(avx512_bf16::cross_entropy_grad_bf16, avx512_bf16::cross_entropy_grad_bf16_workspace),
+              both(avx512::cross_entropy_grad, avx2::cross_entropy_grad, avx512::cross_entropy_grad_workspace,
+                   avx2::cross_entropy_grad_workspace));
 constexpr auto attention_cached_list = both(avx512::attention_cached, avx2::attention_cached,
                                             avx512::attention_cached_workspace, avx2::attention_cached_workspace);
 constexpr auto adamw_list = both(avx512::adamw, avx2::adamw);

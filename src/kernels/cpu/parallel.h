@@ -131,6 +131,8 @@ class Pieces {
   int64_t used_ = 0;
 };
 
+inline bool is_bf16(const Type& t) { return t.dtype == DType::bf16; }
+
 /// f.operator()<T>() with the storage type of `dtype`.
 template <class F>
 void with_storage(DType dtype, const F& f) {
