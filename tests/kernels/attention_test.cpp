@@ -206,6 +206,106 @@ TEST(TrainingT16, RowsWithoutAnAllowedKeyGiveExactlyZero) {
   for_each_kernel(attention_grad_cpu, [&](const Kernel& kernel, int threads) { check(g, kernel, threads); });
 }
 
+// The same problem with bf16 operands and results; lse, operand 5 of the gradient, stays f32.
+Problem in_bf16(Problem p) {
+  const auto halve = [](Type& t) {
+    if (t.dtype == DType::f32 && t.rank() == 4) t.dtype = DType::bf16;
+  };
+  for (Array& a : p.in) {
+    halve(a.type);
+    if (a.type.dtype == DType::bf16)
+      for (double& x : a.values) x = widen(round_bf16(static_cast<float>(x)));
+  }
+  for (Type& t : p.out) halve(t);
+  return p;
+}
+
+// Every kernel that takes bf16, with 1, 2 and 3 threads: equal to the definition where it widens. Through vdpbf16ps
+// the probabilities (and ds) are operands in bf16: results within 2^-8 of the size of what they sum, rounded once.
+void expect_bf16(const Problem& p, std::span<const Kernel> list, const RefKernel& reference, double size) {
+  const std::vector<Bytes> want = run(p, reference.bf16, reference.bf16_workspace);
+  for (const Kernel& kernel : list) {
+    if (!cpu_runs(kernel.needs)) continue;
+    const std::vector<Bytes> one = run(p, kernel.run, kernel.workspace, 1);
+    for (const int threads : {2, 3}) EXPECT_EQ(run(p, kernel.run, kernel.workspace, threads), one) << kernel.name;
+    for (size_t o = 0; o < want.size(); ++o) {
+      if (kernel.needs != CpuTarget::avx512_bf16) {
+        EXPECT_EQ(one[o], want[o]) << kernel.name << " output " << o;
+        continue;
+      }
+      const std::vector<double> got = values_of(p.out[o], one[o]), exact = values_of(p.out[o], want[o]);
+      double largest = 0;
+      for (const double x : exact) largest = std::max(largest, std::abs(x));
+      for (size_t i = 0; i < exact.size(); ++i)
+        ASSERT_LE(std::abs(got[i] - exact[i]), 0x1p-8 * (size > 0 ? size : largest) + 0x1p-7 * std::abs(exact[i]))
+            << "output " << o << " element " << i << ": " << got[i] << ", not " << exact[i];
+    }
+  }
+}
+
+TEST(TrainingBf16, AttentionStaysInTheBound) {
+  for (const Size& s : sizes) {
+    SCOPED_TRACE(s.why);
+    const Problem f = in_bf16(forward(s));
+    expect_bf16(f, attention_cpu, attention_ref, 2);  // |v| < 2
+    Problem g = in_bf16(backward_of(forward(s)));
+    const std::vector<Bytes> out = run(f, attention_ref.bf16, attention_ref.bf16_workspace);
+    g.in[4].values = values_of(f.out[0], out[0]), g.in[5].values = values_of(f.out[1], out[1]);
+    expect_bf16(g, attention_grad_cpu, attention_grad_ref, 0);
+  }
+}
+
+TEST(TrainingBf16, AnotherSegmentsTokensChangeNoBit) {
+  for (const Segments kind : {Segments::packed, Segments::scattered, Segments::returning}) {
+    const Size s{1, 161, 4, 2, 23, 0, kind, ""};
+    const Problem clean = in_bf16(forward(s)), clean_grad = in_bf16(backward_of(forward(s)));
+    const std::vector<double> segments = clean.in[3].values;
+    const auto spoiled = [&](Problem p) {
+      for (Array& a : p.in) {
+        const size_t row = a.values.size() / static_cast<size_t>(s.t);
+        for (size_t i = 0; i < a.values.size() && a.type.dtype != DType::i32; ++i)
+          if (segments[i / row] == 2) a.values[i] = NAN;
+      }
+      return p;
+    };
+    const auto compare = [&](const Problem& p, const Kernel& kernel) {
+      const std::vector<Bytes> want = run(p, kernel.run, kernel.workspace, 2);
+      const std::vector<Bytes> got = run(spoiled(p), kernel.run, kernel.workspace, 2);
+      for (size_t o = 0; o < want.size(); ++o) {
+        const std::vector<double> w = values_of(p.out[o], want[o]), g = values_of(p.out[o], got[o]);
+        for (size_t i = 0; i < w.size(); ++i)
+          if (segments[i / (w.size() / static_cast<size_t>(s.t))] != 2) {
+            ASSERT_EQ(std::memcmp(&w[i], &g[i], sizeof(double)), 0) << kernel.name << " " << o << " element " << i;
+          }
+      }
+    };
+    for (const Kernel& kernel : attention_cpu)
+      if (cpu_runs(kernel.needs)) compare(clean, kernel);
+    for (const Kernel& kernel : attention_grad_cpu)
+      if (cpu_runs(kernel.needs)) compare(clean_grad, kernel);
+  }
+}
+
+TEST(TrainingBf16, RowsWithoutAnAllowedKeyGiveExactlyZero) {
+  const Size s{2, 100, 4, 2, 24, 0, Segments::packed, ""};
+  const Problem f = in_bf16(forward(s)), g = in_bf16(backward_of(forward(s)));
+  const auto check = [&](const Problem& p, const Kernel& kernel) {
+    const std::vector<Bytes> out = run(p, kernel.run, kernel.workspace, 2);
+    for (size_t o = 0; o < out.size(); ++o) {
+      const std::vector<double> x = values_of(p.out[o], out[o]);
+      const size_t row = x.size() / f.in[3].values.size();
+      for (size_t i = 0; i < x.size(); ++i)
+        if (f.in[3].values[i / row] == 0) {
+          ASSERT_TRUE(x[i] == 0 && !std::signbit(x[i])) << kernel.name << " " << i;
+        }
+    }
+  };
+  for (const Kernel& kernel : attention_cpu)
+    if (cpu_runs(kernel.needs)) check(f, kernel);
+  for (const Kernel& kernel : attention_grad_cpu)
+    if (cpu_runs(kernel.needs)) check(g, kernel);
+}
+
 TEST(TrainingT15, AttentionOverACacheEqualsReference) {
   for (const CachedSize& s : cached)
     expect_equals_reference(cached_problem(s), attention_cached_cpu, attention_cached_ref);

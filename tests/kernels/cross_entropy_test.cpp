@@ -65,6 +65,26 @@ TEST(TrainingT17, AnyNumberOfTilesGivesTheSameBitsInLessMemory) {
   }
 }
 
+// With bf16 operands too, on each target with its own bits.
+TEST(TrainingBf16, AnyNumberOfTilesGivesTheSameBits) {
+  Problem p = backward(sizes[4], 1e-3);
+  for (const size_t i : {1, 2}) {
+    p.in[i].type.dtype = DType::bf16;
+    for (double& x : p.in[i].values) x = widen(round_bf16(static_cast<float>(x)));
+  }
+  p.out[1].dtype = DType::bf16;
+  for (const Kernel& kernel : cross_entropy_grad_cpu) {
+    if (!cpu_runs(kernel.needs)) continue;
+    std::vector<Bytes> want;
+    for (const int64_t tiles : {1, 2, 3, 7, 100, 1000}) {
+      p.attrs.set("tiles", tiles);
+      const std::vector<Bytes> got = run(p, kernel.run, kernel.workspace, 2);
+      if (want.empty()) want = got;
+      EXPECT_EQ(got, want) << kernel.name << ", " << tiles << " tiles";
+    }
+  }
+}
+
 TEST(NumericContract, CrossEntropyHasTheCommittedHash) {
   expect_hash(backward(sizes[4], 1e-3), cross_entropy_grad_cpu, cross_entropy_grad_ref, "da83cce2a482cf2c");
 }

@@ -13,6 +13,7 @@
 #include "core/philox.h"
 #include "kernels/kernel.h"
 #include "kernels/ref/lists.h"
+#include "numerics/bf16.h"
 
 namespace nibble::testing {
 
@@ -66,6 +67,8 @@ class Buffer {
         put(i, static_cast<int32_t>(x));
       } else if (type_.dtype == DType::f64) {
         put(i, x);
+      } else if (type_.dtype == DType::bf16) {
+        put(i, round_bf16(static_cast<float>(x)));
       } else {
         put(i, static_cast<S>(x));
       }
@@ -131,6 +134,17 @@ template <class T>
 std::vector<T> as(const Bytes& bytes) {
   std::vector<T> x(bytes.size() / sizeof(T));
   std::memcpy(x.data(), bytes.data(), bytes.size());
+  return x;
+}
+
+/// A result in f32 or bf16.
+inline std::vector<double> values_of(const Type& type, const Bytes& bytes) {
+  std::vector<double> x;
+  if (type.dtype == DType::bf16) {
+    for (const BFloat16 v : as<BFloat16>(bytes)) x.push_back(widen(v));
+  } else {
+    for (const float v : as<float>(bytes)) x.push_back(v);
+  }
   return x;
 }
 

@@ -36,6 +36,18 @@ TEST(RuntimeRegistry, TheFirstThatTheTargetAllowsIsChosenAndRefusalsAreNamed) {
     }
 }
 
+TEST(RuntimeRegistry, KernelsOfBf16OperandsRefuseF32) {
+  const Attrs attrs;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const bool half = dtype == DType::bf16;
+    const Types in{{dtype, {4, 16}}, {dtype, {16, 16}}}, out{{dtype, {4, 16}}};
+    const KernelChoice best = choose_kernel(linear_op, {in, out, attrs, 1}, CpuTarget::avx512_bf16);
+    EXPECT_EQ(best.name, half ? "avx512_bf16" : "avx512");
+    EXPECT_EQ(best.refusals, half ? "" : "avx512_bf16: takes bf16 only");
+    EXPECT_EQ(choose_kernel(linear_op, {in, out, attrs, 1}, CpuTarget::avx512).name, "avx512");
+  }
+}
+
 TEST(RuntimeRegistry, FasterKernelsComeFirst) {
   for (const KernelRow& row : kernel_table())
     for (size_t i = 1; i < row.cpu.size(); ++i)

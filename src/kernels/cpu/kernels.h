@@ -34,9 +34,11 @@ CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf
 }  // namespace avx512
 
 namespace avx512_bf16 {  // kernels of bf16 operands through vdpbf16ps (gemm_bf16.h): within a bound, not bit-equal
-CpuKernel linear_bf16, linear_dgrad_bf16, linear_wgrad_bf16, cross_entropy_bf16, cross_entropy_grad_bf16;
+CpuKernel linear_bf16, linear_dgrad_bf16, linear_wgrad_bf16, cross_entropy_bf16, cross_entropy_grad_bf16,
+    attention_bf16, attention_grad_bf16;
 CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf16_workspace,
-    cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace;
+    cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace, attention_bf16_workspace,
+    attention_grad_bf16_workspace;
 }  // namespace avx512_bf16
 
 }  // namespace nibble

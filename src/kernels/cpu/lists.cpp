@@ -44,9 +44,12 @@ constexpr auto rms_norm_grad_list =
     both(avx512::rms_norm_grad, avx2::rms_norm_grad, avx512::rms_norm_grad_workspace, avx2::rms_norm_grad_workspace);
 constexpr auto rope_list = both(avx512::rope, avx2::rope);
 constexpr auto attention_list =
-    both(avx512::attention, avx2::attention, avx512::attention_workspace, avx2::attention_workspace);
-constexpr auto attention_grad_list = both(avx512::attention_grad, avx2::attention_grad,
-                                          avx512::attention_grad_workspace, avx2::attention_grad_workspace);
+    with_bf16(vdpbf16ps<0>(avx512_bf16::attention_bf16, avx512_bf16::attention_bf16_workspace),
+              both(avx512::attention, avx2::attention, avx512::attention_workspace, avx2::attention_workspace));
+constexpr auto attention_grad_list =
+    with_bf16(vdpbf16ps<1>(avx512_bf16::attention_grad_bf16, avx512_bf16::attention_grad_bf16_workspace),
+              both(avx512::attention_grad, avx2::attention_grad, avx512::attention_grad_workspace,
+                   avx2::attention_grad_workspace));
 constexpr auto swiglu_list = both(avx512::swiglu, avx2::swiglu);
 constexpr auto swiglu_grad_list = both(avx512::swiglu_grad, avx2::swiglu_grad);
 constexpr auto add_list = both(avx512::add, avx2::add);
