@@ -32,17 +32,27 @@ constexpr int64_t line = 64;
 
 // ---------------------------------------------------------------------------------------------------- register block
 
+// Lines to fetch during a register block, one about every hundred cycles: the CPU drops most of a burst of prefetches.
+constexpr int64_t words_a_wish = lanes == 16 ? 4 : 16;
+struct Wishes {
+  const void* at[depth / words_a_wish];
+  int64_t count = 0;
+  void add(const void* p, int64_t words) {
+    if (count < words / words_a_wish) at[count++] = p;
+  }
+};
+
 // to[rows][columns] = from (nullptr: +0) + the products of `words` words of k.
 template <int rows, class To>
 void block(int64_t words, const float* a, const float* b, const float* from, int64_t from_stride, To* to,
-           int64_t to_stride) {
+           int64_t to_stride, const Wishes& wishes) {
   Word acc[rows][2];
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
     acc[r][0] = from == nullptr ? zero() : load(from + r * from_stride);
     acc[r][1] = from == nullptr ? zero() : load(from + r * from_stride + lanes);
   }
-  for (int64_t k = 0; k < words; ++k) {
+  const auto step = [&] {
     const Word b0 = load(b), b1 = load(b + lanes);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
@@ -52,6 +62,12 @@ void block(int64_t words, const float* a, const float* b, const float* from, int
     }
     a += rows;
     b += columns;
+  };
+  for (int64_t k = wishes.count * words_a_wish; k < words; ++k) step();
+  for (int64_t i = 0; i < wishes.count; ++i) {
+    __builtin_prefetch(wishes.at[i]);
+#pragma GCC unroll 4
+    for (int q = 0; q < words_a_wish; ++q) step();
   }
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
@@ -62,7 +78,7 @@ void block(int64_t words, const float* a, const float* b, const float* from, int
 
 template <class To>
 using Block = void (*)(int64_t words, const float* a, const float* b, const float* from, int64_t from_stride, To* to,
-                       int64_t to_stride);
+                       int64_t to_stride, const Wishes& wishes);
 template <class To>
 constexpr Block<To> blocks[max_rows + 1] = {nullptr,       block<1, To>,  block<2, To>, block<3, To>,  block<4, To>,
                                             block<5, To>,  block<6, To>,
@@ -86,31 +102,35 @@ struct Place {
   }
 };
 
-// Fetches the places of a register block that comes later: its sums are read first and its results written last.
-void fetch(int64_t rows, const Place& c) {
+// The lines of a register block that comes later: its sums are read first and its results written last.
+void wish(int64_t rows, const Place& c, int64_t words, Wishes& wishes) {
   for (int64_t r = 0; r < rows; ++r) {
-    if (c.sums != nullptr)
-      __builtin_prefetch(c.sums + r * c.stride, 1), __builtin_prefetch(c.sums + r * c.stride + columns - 1, 1);
-    else
-      __builtin_prefetch(c.rounded + r * c.stride, 1);
+    if (c.sums == nullptr) {
+      wishes.add(c.rounded + r * c.stride, words);
+    } else {
+      wishes.add(c.sums + r * c.stride, words);
+      wishes.add(c.sums + r * c.stride + columns - 1, words);
+    }
   }
 }
 
 // `rows` x `width` outputs; a panel that is cut short by the edge of C goes through copies.
 template <class To>
-void outputs(int64_t rows, int64_t width, int64_t words, const float* a, const float* b, const Place& c, To* to) {
-  if (width == columns) return blocks<To>[rows](words, a, b, c.from, c.from_stride, to, c.stride);
+void outputs(int64_t rows, int64_t width, int64_t words, const float* a, const float* b, const Place& c, To* to,
+             const Wishes& wishes) {
+  if (width == columns) return blocks<To>[rows](words, a, b, c.from, c.from_stride, to, c.stride, wishes);
   alignas(line) float in[max_rows * columns] = {};
   alignas(line) To out[max_rows * columns];
   for (int64_t r = 0; r < rows && c.from != nullptr; ++r)
     for (int64_t j = 0; j < width; ++j) in[r * columns + j] = c.from[r * c.from_stride + j];
-  blocks<To>[rows](words, a, b, c.from == nullptr ? nullptr : in, columns, out, columns);
+  blocks<To>[rows](words, a, b, c.from == nullptr ? nullptr : in, columns, out, columns, wishes);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < width; ++j) to[r * c.stride + j] = out[r * columns + j];
 }
-void outputs(int64_t rows, int64_t width, int64_t words, const float* a, const float* b, const Place& c) {
-  if (c.sums != nullptr) return outputs(rows, width, words, a, b, c, c.sums);
-  outputs(rows, width, words, a, b, c, c.rounded);
+void outputs(int64_t rows, int64_t width, int64_t words, const float* a, const float* b, const Place& c,
+             const Wishes& wishes) {
+  if (c.sums != nullptr) return outputs(rows, width, words, a, b, c, c.sums, wishes);
+  outputs(rows, width, words, a, b, c, c.rounded, wishes);
 }
 
 // ---------------------------------------------------------------------------------------------------------- splitting
@@ -221,9 +241,11 @@ class Fetch {
     count_ = across ? rows : k, bytes_ = 2 * (across ? k : rows), stride_ = 2 * (across ? o.row_stride : o.k_stride);
   }
   int64_t lines() const { return count_ * ceil_div(bytes_, line); }
-  void next(int64_t lines) {
+  // f of each of the next lines.
+  template <class F>
+  void next(int64_t lines, const F& f) {
     for (; lines > 0 && count_ > 0; --lines) {
-      __builtin_prefetch(at_ + done_, 0, 2);
+      f(at_ + done_);
       done_ += line;
       if (done_ >= bytes_) done_ = 0, at_ += stride_, --count_;
     }
@@ -318,7 +340,7 @@ void multiply_few_rows(const Bf16Product& p, const Sizes& s, ThreadPool& pool, c
         const Place place = place_of(p, 0, j, q, chunks, own.sums, columns);
         for (int64_t i = 0; i < rows.parts; ++i)
           outputs(rows.length(i), width, c.words, a + rows.begin(i) * c.words + i * gap, own.packed,
-                  place.at(rows.begin(i), 0));
+                  place.at(rows.begin(i), 0), {});
       }
     }
   });
@@ -345,7 +367,7 @@ void pack_block(const Bf16Product& p, const BBlock& b, ThreadPool& pool, float* 
     for (int64_t w = 0; w < c.words; w += step) {
       if (step < c.words) {  // the lines of a column of k are too far apart for the hardware to guess
         Fetch ahead(c.term->b, j, width, (c.begin + w + step) * k_of_word, k_in(c, w + step, step));
-        ahead.next(ahead.lines());
+        ahead.next(ahead.lines(), [](const char* at) { __builtin_prefetch(at); });
       }
       for (int64_t i = p0; i < p1; ++i)
         pack_panel(c, b.j0 + i * columns, smaller(columns, b.n - i * columns), w, smaller(step, c.words - w),
@@ -389,10 +411,13 @@ void multiply_block(const Bf16Product& p, const BBlock& b, ThreadPool& pool, con
         const int64_t j = i * columns, width = smaller(columns, b.n - j);
         const Place place = place_of(p, i0, b.j0 + j, q, b.chunks, own.sums + (i - p0) * columns, stride);
         for (int64_t r = 0; r < rows.parts; ++r) {
-          ahead.next(some);
-          if (r + 1 < rows.parts) fetch(rows.length(r + 1), place.at(rows.begin(r + 1), 0));
+          Wishes wishes;
+          ahead.next(some, [&](const char* line_of_a) { wishes.add(line_of_a, c.words); });
+          const bool last = r + 1 == rows.parts;  // then the next block is the first of another panel
+          wish(rows.length(last ? 0 : r + 1), last ? place.at(0, columns) : place.at(rows.begin(r + 1), 0), c.words,
+               wishes);
           outputs(rows.length(r), width, c.words, own.packed + rows.begin(r) * c.words + r * gap,
-                  space.shared + b.place(c, before, i), place.at(rows.begin(r), 0));
+                  space.shared + b.place(c, before, i), place.at(rows.begin(r), 0), wishes);
         }
       }
     }
