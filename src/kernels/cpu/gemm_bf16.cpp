@@ -42,18 +42,41 @@ struct Wishes {
   }
 };
 
-// to[rows][columns] = from (nullptr: +0) + the products of `words` words of k.
-template <int rows, class To>
-void block(int64_t words, const float* a, const float* b, const float* from, int64_t from_stride, To* to,
-           int64_t to_stride, const Wishes& wishes) {
+// What a register block multiplies: A(r, word) = a[word * rows + r], B = b[word * columns + column]; or, where `raw` is
+// set, B from rows of the operand, which is packed to b on the way.
+struct Factors {
+  int64_t words;
+  const float* a;
+  float* b;
+  const BFloat16* raw;
+  int64_t k_stride;
+};
+
+constexpr int64_t raw_ahead = 8;  // words from a row of an unpacked B to its prefetch
+
+// to[rows][columns] = from (nullptr: +0) + A B.
+template <int rows, class To, bool packs>
+void block(const Factors& f, const float* from, int64_t from_stride, To* to, int64_t to_stride, const Wishes& wishes) {
   Word acc[rows][2];
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
     acc[r][0] = from == nullptr ? zero() : load(from + r * from_stride);
     acc[r][1] = from == nullptr ? zero() : load(from + r * from_stride + lanes);
   }
+  const float* a = f.a;
+  float* b = f.b;
+  const BFloat16* raw = f.raw;
+  const int64_t k_stride = f.k_stride;
   const auto step = [&] {
-    const Word b0 = load(b), b1 = load(b + lanes);
+    Word b0, b1;
+    if constexpr (packs) {
+      for (int64_t q = 0; q < k_of_word; ++q) __builtin_prefetch(raw + (raw_ahead * k_of_word + q) * k_stride);
+      b0 = load_rows(raw, k_stride), b1 = load_rows(raw + lanes, k_stride);
+      store(b, b0), store(b + lanes, b1);
+      raw += k_of_word * k_stride;
+    } else {
+      b0 = load(b), b1 = load(b + lanes);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
       const Word x = all(a[r]);
@@ -63,7 +86,7 @@ void block(int64_t words, const float* a, const float* b, const float* from, int
     a += rows;
     b += columns;
   };
-  for (int64_t k = wishes.count * words_a_wish; k < words; ++k) step();
+  for (int64_t k = wishes.count * words_a_wish; k < f.words; ++k) step();
   for (int64_t i = 0; i < wishes.count; ++i) {
     __builtin_prefetch(wishes.at[i]);
 #pragma GCC unroll 4
@@ -77,16 +100,19 @@ void block(int64_t words, const float* a, const float* b, const float* from, int
 }
 
 template <class To>
-using Block = void (*)(int64_t words, const float* a, const float* b, const float* from, int64_t from_stride, To* to,
-                       int64_t to_stride, const Wishes& wishes);
-template <class To>
-constexpr Block<To> blocks[max_rows + 1] = {nullptr,       block<1, To>,  block<2, To>, block<3, To>,  block<4, To>,
-                                            block<5, To>,  block<6, To>,
+using Block = void (*)(const Factors& f, const float* from, int64_t from_stride, To* to, int64_t to_stride,
+                       const Wishes& wishes);
+// clang-format off
+template <class To, bool packs>
+constexpr Block<To> blocks[max_rows + 1] = {
+    nullptr, block<1, To, packs>, block<2, To, packs>, block<3, To, packs>, block<4, To, packs>, block<5, To, packs>,
+    block<6, To, packs>,
 #ifdef __AVX512F__
-                                            block<7, To>,  block<8, To>,  block<9, To>, block<10, To>, block<11, To>,
-                                            block<12, To>, block<13, To>, block<14, To>
+    block<7, To, packs>, block<8, To, packs>, block<9, To, packs>, block<10, To, packs>, block<11, To, packs>,
+    block<12, To, packs>, block<13, To, packs>, block<14, To, packs>
 #endif
 };
+// clang-format on
 
 // Where the sums of some outputs come from, and where they go: to f32 or to BF16.
 struct Place {
@@ -116,21 +142,21 @@ void wish(int64_t rows, const Place& c, int64_t words, Wishes& wishes) {
 
 // `rows` x `width` outputs; a panel that is cut short by the edge of C goes through copies.
 template <class To>
-void outputs(int64_t rows, int64_t width, int64_t words, const float* a, const float* b, const Place& c, To* to,
-             const Wishes& wishes) {
-  if (width == columns) return blocks<To>[rows](words, a, b, c.from, c.from_stride, to, c.stride, wishes);
+void outputs(int64_t rows, int64_t width, const Factors& f, const Place& c, To* to, const Wishes& wishes) {
+  if (width == columns)
+    return (f.raw != nullptr ? blocks<To, true> : blocks<To, false>)[rows](f, c.from, c.from_stride, to, c.stride,
+                                                                           wishes);
   alignas(line) float in[max_rows * columns] = {};
   alignas(line) To out[max_rows * columns];
   for (int64_t r = 0; r < rows && c.from != nullptr; ++r)
     for (int64_t j = 0; j < width; ++j) in[r * columns + j] = c.from[r * c.from_stride + j];
-  blocks<To>[rows](words, a, b, c.from == nullptr ? nullptr : in, columns, out, columns, wishes);
+  blocks<To, false>[rows](f, c.from == nullptr ? nullptr : in, columns, out, columns, wishes);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < width; ++j) to[r * c.stride + j] = out[r * columns + j];
 }
-void outputs(int64_t rows, int64_t width, int64_t words, const float* a, const float* b, const Place& c,
-             const Wishes& wishes) {
-  if (c.sums != nullptr) return outputs(rows, width, words, a, b, c, c.sums, wishes);
-  outputs(rows, width, words, a, b, c, c.rounded, wishes);
+void outputs(int64_t rows, int64_t width, const Factors& f, const Place& c, const Wishes& wishes) {
+  if (c.sums != nullptr) return outputs(rows, width, f, c, c.sums, wishes);
+  outputs(rows, width, f, c, c.rounded, wishes);
 }
 
 // ---------------------------------------------------------------------------------------------------------- splitting
@@ -192,21 +218,22 @@ BlockShape block_shape(const Sizes& s) {
 
 int64_t in_lines(int64_t words) { return ceil_div(words * 4, line) * line; }
 
-// The buffers of a call, in bytes: packed B (few rows: packed A); of each thread packed A (B) and resting sums.
+// The buffers of a call, in bytes: packed B (few rows: packed A) and the states of its panels; of each thread packed A
+// (B) and resting sums.
 struct Buffers {
-  int64_t shared, packed, sums;
-  int64_t bytes(int threads) const { return shared + threads * (packed + sums) + line; }
+  int64_t shared, packed, sums, states;
+  int64_t bytes(int threads) const { return shared + states + threads * (packed + sums) + line; }
 };
 Buffers buffers(const Sizes& s) {
   if (s.m <= few_rows)
     return {
         in_lines(s.m * s.words + s.chunks(few_rows_depth) * ceil_div(s.m, 6) * gap),  // 6 rows: the narrowest panels
-        in_lines(smaller(s.words, few_rows_depth) * column_unit), s.rounded ? in_lines(s.m * column_unit) : 0};
+        in_lines(smaller(s.words, few_rows_depth) * column_unit), s.rounded ? in_lines(s.m * column_unit) : 0, 0};
   const BlockShape shape = block_shape(s);
   const int64_t rows = smaller(s.m, height),
                 resting = s.rounded && s.chunks(depth) > 1 ? smaller(shape.wide, rested) : 0;
   return {in_lines(shape.wide * smaller(s.words, shape.deep * depth)), in_lines(rows * (smaller(s.words, depth) + gap)),
-          in_lines(rows * resting)};
+          in_lines(rows * resting), in_lines(ceil_div(shape.wide / 16 * shape.deep, 4))};  // 16: the narrowest panels
 }
 
 // A thread's own buffers.
@@ -215,10 +242,12 @@ struct Own {
 };
 struct Space {
   float *shared, *own;
+  uint8_t* states;
   Buffers bytes;
   Space(std::byte* workspace, const Buffers& b)
       : shared(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(workspace) + line - 1) / line * line)),
-        own(shared + b.shared / 4),
+        own(shared + (b.shared + b.states) / 4),
+        states(reinterpret_cast<uint8_t*>(shared + b.shared / 4)),
         bytes(b) {}
   Own of(int thread) const {
     float* at = own + thread * (bytes.packed + bytes.sums) / 4;
@@ -339,7 +368,7 @@ void multiply_few_rows(const Bf16Product& p, const Sizes& s, ThreadPool& pool, c
         const float* a = space.shared + p.m * c.before + q * rows.parts * gap;
         const Place place = place_of(p, 0, j, q, chunks, own.sums, columns);
         for (int64_t i = 0; i < rows.parts; ++i)
-          outputs(rows.length(i), width, c.words, a + rows.begin(i) * c.words + i * gap, own.packed,
+          outputs(rows.length(i), width, {c.words, a + rows.begin(i) * c.words + i * gap, own.packed, nullptr, 0},
                   place.at(rows.begin(i), 0), {});
       }
     }
@@ -356,73 +385,118 @@ struct BBlock {
   }
 };
 
-void pack_block(const Bf16Product& p, const BBlock& b, ThreadPool& pool, float* packed) {
-  constexpr int64_t group = 128 / columns;  // panels of a task
-  const int64_t groups = ceil_div(b.panels(), group), before = chunk_at(p.terms, depth, b.q0).before;
-  pool.run((b.q1 - b.q0) * groups, [&](int64_t task, int) {
-    const Chunk c = chunk_at(p.terms, depth, b.q0 + task / groups);
-    const int64_t p0 = task % groups * group, p1 = smaller(b.panels(), p0 + group);
-    const int64_t step = c.term->b.k_stride == 1 ? c.words : along_step;
-    const int64_t j = b.j0 + p0 * columns, width = smaller(p1 * columns, b.n) - p0 * columns;
-    for (int64_t w = 0; w < c.words; w += step) {
-      if (step < c.words) {  // the lines of a column of k are too far apart for the hardware to guess
-        Fetch ahead(c.term->b, j, width, (c.begin + w + step) * k_of_word, k_in(c, w + step, step));
-        ahead.next(ahead.lines(), [](const char* at) { __builtin_prefetch(at); });
-      }
-      for (int64_t i = p0; i < p1; ++i)
-        pack_panel(c, b.j0 + i * columns, smaller(columns, b.n - i * columns), w, smaller(step, c.words - w),
-                   packed + b.place(c, before, i) + w * columns);
-    }
-  });
-}
-
-// The part of A that its thread packs after chunk q: the next chunk of the same rows, or the first one of a later task.
-Fetch next_a(const Bf16Product& p, const BBlock& b, const Split& heights, int64_t q, int64_t task, int64_t i0) {
-  int64_t rows = smaller(height, p.m - i0);
-  if (q + 1 < b.q1) {
-    ++q;
-  } else {
-    const int64_t h = task % heights.parts;
-    q = b.q0, i0 = heights.begin(h), rows = heights.length(h);
+// C for one block of B. A task is some rows of A times a group of panels. The thread that comes to a panel first packs
+// it, and threads start at different ones; who meets a panel in work takes others first. Where rows of B are contiguous
+// the first register block packs on the way, so that reading B and writing the panel hide behind the products.
+class Multiplication {
+ public:
+  Multiplication(const Bf16Product& product, const BBlock& block, int threads, const Space& space)
+      : p_(product),
+        b_(block),
+        space_(space),
+        heights_(product.m, height),
+        threads_(threads),
+        before_(chunk_at(product.terms, depth, block.q0).before) {
+    // Columns are shared out too if rows alone give the threads too little to balance; each group packs its A anew, so
+    // no group under 256 columns.
+    groups_ = larger(1, smaller(ceil_div(4 * threads, heights_.parts), block.n / narrow));
+    if (space.bytes.sums != 0) groups_ = larger(groups_, ceil_div(block.panels(), rested / columns));
+    for (int64_t i = 0; i < block.panels() * (block.q1 - block.q0); ++i) space.states[i] = untouched;
   }
-  const Chunk c = chunk_at(p.terms, depth, q);
-  return Fetch(c.term->a, i0, rows, c.begin * k_of_word, k_in(c, 0, c.words));
-}
+  int64_t tasks() const { return heights_.parts * groups_; }
 
-void multiply_block(const Bf16Product& p, const BBlock& b, ThreadPool& pool, const Space& space) {
-  const Split heights(p.m, height);
-  // Columns are shared out too if rows alone give the threads too little to balance; each group packs its A anew, so no
-  // group under 256 columns.
-  const int64_t wanted = ceil_div(4 * pool.size(), heights.parts), panels = b.panels();
-  int64_t groups = larger(1, smaller(wanted, b.n / narrow));
-  if (space.bytes.sums != 0) groups = larger(groups, ceil_div(panels, rested / columns));
-  const int64_t before = chunk_at(p.terms, depth, b.q0).before;
-  pool.run(heights.parts * groups, [&](int64_t task, int thread) {
-    const int64_t h = task % heights.parts, g = task / heights.parts, i0 = heights.begin(h);
-    const int64_t p0 = panels * g / groups, p1 = panels * (g + 1) / groups, stride = (p1 - p0) * columns;
-    const Split rows(heights.length(h), max_rows);
-    const Own own = space.of(thread);
-    for (int64_t q = b.q0; q < b.q1; ++q) {
-      const Chunk c = chunk_at(p.terms, depth, q);
-      pack_a(c, i0, rows, own.packed);
-      Fetch ahead = next_a(p, b, heights, q, task + pool.size(), i0);
-      const int64_t some = ceil_div(ahead.lines(), (p1 - p0) * rows.parts);
-      for (int64_t i = p0; i < p1; ++i) {
-        const int64_t j = i * columns, width = smaller(columns, b.n - j);
-        const Place place = place_of(p, i0, b.j0 + j, q, b.chunks, own.sums + (i - p0) * columns, stride);
-        for (int64_t r = 0; r < rows.parts; ++r) {
-          Wishes wishes;
-          ahead.next(some, [&](const char* line_of_a) { wishes.add(line_of_a, c.words); });
-          const bool last = r + 1 == rows.parts;  // then the next block is the first of another panel
-          wish(rows.length(last ? 0 : r + 1), last ? place.at(0, columns) : place.at(rows.begin(r + 1), 0), c.words,
-               wishes);
-          outputs(rows.length(r), width, c.words, own.packed + rows.begin(r) * c.words + r * gap,
-                  space.shared + b.place(c, before, i), place.at(rows.begin(r), 0), wishes);
-        }
+  void run(int64_t task, int thread) const {
+    const int64_t h = task % heights_.parts, g = task / heights_.parts, panels = b_.panels();
+    const int64_t p0 = panels * g / groups_, count = panels * (g + 1) / groups_ - p0;
+    for (int64_t q = b_.q0; q < b_.q1; ++q) {
+      Part t{q,
+             chunk_at(p_.terms, depth, q),
+             heights_.begin(h),
+             p0,
+             count * columns,
+             Split(heights_.length(h), max_rows),
+             space_.of(thread),
+             next_a(task, q),
+             0};
+      t.lines_a_block = ceil_div(t.next_a.lines(), count * t.rows.parts);
+      pack_a(t.chunk, t.i0, t.rows, t.own.packed);
+      uint64_t busy[block_words / depth / 16 / 64] = {};
+      for (int64_t i = 0, p = count * thread / threads_; i < count; ++i, p = p + 1 == count ? 0 : p + 1)
+        if (!panel(t, p0 + p, false)) busy[p / 64] |= uint64_t{1} << (p % 64);
+      for (int64_t p = 0; p < count; ++p)
+        if ((busy[p / 64] >> (p % 64) & 1) != 0) panel(t, p0 + p, true);
+    }
+  }
+
+ private:
+  enum State : uint8_t { untouched, in_work, ready };
+
+  struct Part {  // of a task: one chunk of k
+    int64_t q;
+    Chunk chunk;
+    int64_t i0, p0, stride;
+    Split rows;
+    Own own;
+    Fetch next_a;
+    int64_t lines_a_block;
+  };
+
+  // A of the part after this one, as far as can be foreseen: the next chunk of the same rows, or a later task's first.
+  Fetch next_a(int64_t task, int64_t q) const {
+    const bool same = q + 1 < b_.q1;
+    const int64_t h = (same ? task : task + threads_) % heights_.parts;
+    const Chunk c = chunk_at(p_.terms, depth, same ? q + 1 : b_.q0);
+    return {c.term->a, heights_.begin(h), heights_.length(h), c.begin * k_of_word, k_in(c, 0, c.words)};
+  }
+
+  // The part's rows times panel i; false if another thread is packing the panel and this one need not wait.
+  bool panel(Part& t, int64_t i, bool wait) const {
+    const Chunk& c = t.chunk;
+    const Bf16Operand& operand = c.term->b;
+    uint8_t* state = &space_.states[(t.q - b_.q0) * b_.panels() + i];
+    const int64_t j = i * columns, width = smaller(columns, b_.n - j);
+    Factors f{c.words, nullptr, space_.shared + b_.place(c, before_, i), nullptr, 0};
+    uint8_t seen = __atomic_load_n(state, __ATOMIC_ACQUIRE);
+    const bool mine = seen == untouched &&
+                      __atomic_compare_exchange_n(state, &seen, in_work, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE);
+    if (mine && (operand.k_stride == 1 || width < columns || k_in(c, 0, c.words) < c.words * k_of_word)) {
+      pack_panel(c, b_.j0 + j, width, 0, c.words, f.b);
+    } else if (mine) {
+      f.raw = operand.data + b_.j0 + j + c.begin * k_of_word * operand.k_stride, f.k_stride = operand.k_stride;
+    } else if (seen == in_work) {
+      if (!wait) return false;
+      while (__atomic_load_n(state, __ATOMIC_ACQUIRE) != ready) _mm_pause();
+    }
+    Fetch next_b;
+    if (i + 1 < b_.panels() && __atomic_load_n(state + 1, __ATOMIC_RELAXED) == untouched)
+      next_b = Fetch(operand, b_.j0 + j + columns, smaller(columns, b_.n - j - columns), c.begin * k_of_word,
+                     k_in(c, 0, c.words));
+    const int64_t lines_of_b = ceil_div(next_b.lines(), t.rows.parts);
+    const Place place = place_of(p_, t.i0, b_.j0 + j, t.q, b_.chunks, t.own.sums + (i - t.p0) * columns, t.stride);
+    for (int64_t r = 0; r < t.rows.parts; ++r) {
+      Wishes wishes;
+      const auto add = [&](const char* at) { wishes.add(at, c.words); };
+      const bool last = r + 1 == t.rows.parts;  // then the next block is the first of another panel
+      wish(t.rows.length(last ? 0 : r + 1), last ? place.at(0, columns) : place.at(t.rows.begin(r + 1), 0), c.words,
+           wishes);
+      t.next_a.next(t.lines_a_block, add);
+      next_b.next(lines_of_b, add);
+      f.a = t.own.packed + t.rows.begin(r) * c.words + r * gap;
+      outputs(t.rows.length(r), width, f, place.at(t.rows.begin(r), 0), wishes);
+      if (r == 0 && mine) {
+        __atomic_store_n(state, uint8_t{ready}, __ATOMIC_RELEASE);
+        f.raw = nullptr;
       }
     }
-  });
-}
+    return true;
+  }
+
+  const Bf16Product& p_;
+  const BBlock& b_;
+  const Space& space_;
+  Split heights_;
+  int64_t groups_, threads_, before_;
+};
 
 // No k at all: the sums are +0 or stay as they are.
 void without_k(const Bf16Product& p) {
@@ -456,8 +530,8 @@ void gemm_bf16(const Bf16Product& p, ThreadPool& pool, std::byte* workspace) {
   for (int64_t j0 = 0; j0 < p.n; j0 += shape.wide)
     for (int64_t q = 0; q < chunks; q += shape.deep) {
       const BBlock block{j0, smaller(shape.wide, p.n - j0), q, smaller(chunks, q + shape.deep), chunks};
-      pack_block(p, block, pool, space.shared);
-      multiply_block(p, block, pool, space);
+      const Multiplication part(p, block, pool.size(), space);
+      pool.run(part.tasks(), [&](int64_t task, int thread) { part.run(task, thread); });
     }
 }
 

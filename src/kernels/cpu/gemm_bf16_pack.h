@@ -19,11 +19,19 @@ inline Word load_k(const BFloat16* p) { return _mm512_loadu_ps(p); }
 inline Word load_k_first(const BFloat16* p, int64_t n) {
   return of_bits(_mm512_maskz_loadu_epi16(static_cast<__mmask32>((uint64_t{1} << n) - 1), p));
 }
+/// Rows contiguous: one word of `lanes` rows, of k and k + 1.
+inline Word load_rows(const BFloat16* p, int64_t k_stride) {
+  const auto halves = [](const BFloat16* at) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  };
+  return of_bits(bit_or(halves(p), shift_left<16>(halves(p + k_stride))));
+}
 #else
 constexpr int64_t k_of_word = 1;
 inline Word multiply_add(Word a, Word b, Word c) { return fma(a, b, c); }
 inline Word load_k(const BFloat16* p) { return load(p); }
 inline Word load_k_first(const BFloat16* p, int64_t n) { return load_first(p, n); }
+inline Word load_rows(const BFloat16* p, int64_t) { return load(p); }
 #endif
 
 /// k contiguous: up to `lanes` rows, src[row * row_stride + k], to dst[word * width + row]. Words are transposed on the
