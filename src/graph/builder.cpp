@@ -9,12 +9,15 @@ Builder::Scope::Scope(Builder& b, std::string_view name) : builder_(b), length_(
 Builder::Scope::~Scope() { builder_.label_.resize(length_); }
 
 Value Builder::source(const Op& op, Attrs attrs, const Type& type) {
-  for (const Node& n : graph_->nodes)
-    if (n.op == &op && n.attrs == attrs) {
-      NIBBLE_CHECK(graph_->type(n.out[0]) == type, "{} {} has two types, {} and {}", op.name, to_string(attrs),
-                   to_string(graph_->type(n.out[0])), to_string(type));
-      return n.out[0];
-    }
+  for (; seen_nodes_ < graph_->nodes.size(); ++seen_nodes_) {
+    const Node& n = graph_->nodes[seen_nodes_];
+    if (n.op == &input_op || n.op == &read_op) sources_.try_emplace({n.op, to_string(n.attrs)}, n.out[0]);
+  }
+  if (const auto known = sources_.find({&op, to_string(attrs)}); known != sources_.end()) {
+    NIBBLE_CHECK(graph_->type(known->second) == type, "{} {} has two types, {} and {}", op.name, to_string(attrs),
+                 to_string(graph_->type(known->second)), to_string(type));
+    return known->second;
+  }
   const Value v{static_cast<int32_t>(graph_->values.size())};
   graph_->values.push_back({type, static_cast<int32_t>(graph_->nodes.size()), 0});
   graph_->nodes.push_back({&op, {}, {v}, std::move(attrs), ""});

@@ -1,12 +1,15 @@
 // Records nodes. Model code calls the functions of ops/ops.h with a Builder; each call appends one node whose types
 // were derived and checked. Scopes give nodes their labels and parameters their place in the network.
 #pragma once
+#include <map>
+
 #include "graph/graph.h"
 
 namespace nibble {
 
 class Builder {
  public:
+  /// While a builder lives, nodes are only added to the graph, by anybody.
   explicit Builder(Graph& graph) : graph_(&graph) {}
 
   /// A value that the caller fills before each run. One name, one input.
@@ -50,6 +53,8 @@ class Builder {
   Graph* graph_;
   std::string label_;
   DType dtype_ = DType::f32;
+  std::map<std::pair<const Op*, std::string>, Value> sources_;  // by op and attributes; of the first seen_nodes_ nodes
+  size_t seen_nodes_ = 0;
 };
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 #include "graph/verify.h"
 
 #include <algorithm>
+#include <map>
 
 #include "graph/print.h"
 
@@ -86,11 +87,13 @@ class Verifier {
   }
 
   void sources() {
-    for (size_t i = 0; i < g_.nodes.size(); ++i)
-      for (size_t k = 0; k < i; ++k)
-        if (g_.nodes[i].op == g_.nodes[k].op && g_.nodes[i].in.empty() &&
-            (g_.nodes[i].op == &read_op || g_.nodes[i].op == &input_op))
-          check(i, g_.nodes[i].attrs != g_.nodes[k].attrs, "is the same source as node {}", k);
+    std::map<std::pair<std::string_view, std::string>, size_t> seen;
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Node& n = g_.nodes[i];
+      if (n.op != &read_op && n.op != &input_op) continue;
+      const auto [first, is_new] = seen.try_emplace({n.op->name, to_string(n.attrs)}, i);
+      check(i, is_new, "is the same source as node {}", first->second);
+    }
   }
 
   template <class... A>

@@ -365,9 +365,11 @@ std::vector<std::string> Checkpoint::tokenizer_files() const {
 
 std::vector<Error> Checkpoint::verify() {
   std::vector<Error> found;
-  for (const Impl::File& file : impl_->files)
-    for (size_t chunk = 0; chunk < file.record.chunks.size(); ++chunk)
-      if (impl_->chunk_hash(file, chunk) != file.record.chunks[chunk]) found.push_back(impl_->mismatch(file, chunk));
+  for (Impl::File& file : impl_->files)
+    for (size_t chunk = 0; chunk < file.record.chunks.size(); ++chunk) {
+      file.checked[chunk] = impl_->chunk_hash(file, chunk) == file.record.chunks[chunk];
+      if (!file.checked[chunk]) found.push_back(impl_->mismatch(file, chunk));
+    }
   return found;
 }
 

@@ -114,7 +114,7 @@ class Checkpoint {
   std::string read_file(std::string_view name);
   /// Names of the listed files that are neither tensors nor written by this module: the tokenizer's.
   std::vector<std::string> tokenizer_files() const;
-  /// Hashes everything. One error (E402) per damaged chunk, none if all is well.
+  /// Hashes everything, and read() does not hash it again. One error (E402) per damaged chunk, none if all is well.
   std::vector<Error> verify();
 
  private:

@@ -117,14 +117,15 @@ static inline void normal_quantiles(const double* u, double* z) {
   double tail_p[normal_chunk + lanes];
   for (int i = 0; i < normal_chunk; i += lanes) store_of<F>(z + i, normal_centre<F>(load_of<F>(u + i) - 0.5));
   for (int i = 0; i < normal_chunk; ++i) {
-    const double q = u[i] - 0.5, size = q < 0.0 ? -q : q;
+    // No branch: which side u falls on cannot be predicted.
+    const double other = 1.0 - u[i];
     tail_index[tails] = i;
-    tail_p[tails] = q < 0.0 ? u[i] : 1.0 - u[i];
-    tails += size > 0.425;
+    tail_p[tails] = other < u[i] ? other : u[i];
+    tails += __builtin_fabs(u[i] - 0.5) > 0.425;
   }
   for (int i = tails; i < tails + lanes; ++i) tail_p[i] = 0.05;  // fills the last register
   for (int i = 0; i < tails; i += lanes) store_of<F>(tail_p + i, normal_tail<F>(load_of<F>(tail_p + i)));
-  for (int i = 0; i < tails; ++i) z[tail_index[i]] = u[tail_index[i]] < 0.5 ? -tail_p[i] : tail_p[i];
+  for (int i = 0; i < tails; ++i) z[tail_index[i]] = __builtin_copysign(tail_p[i], u[tail_index[i]] - 0.5);
 }
 
 /// Elements first .. first + count - 1 of a parameter; see fill_normal (normal.h). F: double or a register of doubles.

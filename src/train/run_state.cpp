@@ -64,10 +64,13 @@ Start choose_start(const Config& config, const fs::path& run, bool check_bytes) 
   const std::vector<CheckpointEntry> list = list_checkpoints(run);
   for (auto entry = list.rbegin(); entry != list.rend(); ++entry) {
     std::string problem = entry->problem;
-    if (problem.empty() && check_bytes)
-      if (const std::vector<Error> damage = Checkpoint(entry->path).verify(); !damage.empty())
-        problem = damage[0].what_text;
+    if (problem.empty()) {
+      start.checkpoint = std::make_shared<Checkpoint>(entry->path);
+      const std::vector<Error> damage = check_bytes ? start.checkpoint->verify() : std::vector<Error>{};
+      if (!damage.empty()) problem = damage[0].what_text;
+    }
     if (!problem.empty()) {
+      start.checkpoint = nullptr;
       start.notices.push_back(fmt::format("checkpoint {} is not valid ({}): an older one is used, nothing is deleted",
                                           entry->path.string(), problem));
       continue;
@@ -91,6 +94,7 @@ Start choose_start(const Config& config, const fs::path& run, bool check_bytes) 
           .expected("a checkpoint or run folder", "a Hugging Face folder")
           .hint("load_parameters_path={}", full);
     start.kind = Start::full_state, start.source = source;
+    start.checkpoint = std::make_shared<Checkpoint>(source.path);
   } else if (!parameters.empty()) {
     start.kind = Start::parameters, start.source = resolve_model(parameters);
   }
@@ -165,7 +169,7 @@ Progress restore(const Start& start, Stepper& stepper, bool fold) {
   if (start.kind == Start::parameters) {
     load_weights(start.source, program, stepper.config().model);
   } else {
-    Checkpoint checkpoint(start.source.path);
+    Checkpoint& checkpoint = *start.checkpoint;
     std::vector<TensorTarget> targets;
     for (const Parameter& p : stepper.parameters()) {
       targets.push_back({p.name, dims_of(p.shape), "F32", program.state(StateRole::parameter, p.name).data});

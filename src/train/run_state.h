@@ -1,6 +1,7 @@
 // What a run is besides its configuration: where it lies, where it starts from, what it saves.
 #pragma once
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Progress {
 struct Start {
   enum Kind { fresh, resume, full_state, parameters } kind = fresh;
   ModelSource source{ModelSource::checkpoint, {}};
+  std::shared_ptr<Checkpoint> checkpoint;  // of resume and full_state, open; what was verified is not hashed again
   std::vector<std::string> notices;
 };
 /// Errors: E802 a folder of another configuration without a checkpoint; E204.

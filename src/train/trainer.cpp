@@ -188,10 +188,11 @@ void Trainer::start_state() {
   for (const std::string& n : start_.notices) console_.notice(n);
   const bool has_state = start_.kind == Start::resume || start_.kind == Start::full_state;
   const std::optional<std::string> changed =
-      has_state ? check_resume(Checkpoint(start_.source.path).info(), config_, data_) : std::nullopt;
+      has_state ? check_resume(start_.checkpoint->info(), config_, data_) : std::nullopt;
   if (has_state) {
     if (changed) console_.notice(*changed);
     progress_ = restore(start_, *stepper_, folds_scores(config_));
+    start_.checkpoint.reset();  // and its map of the files
     saved_step_ = start_.kind == Start::resume ? progress_.step : -1;
     console_.line(fmt::format("resumed from {} at step {}", start_.source.path.string(), progress_.step));
     metrics_->event(progress_.step, "resume",
