@@ -23,6 +23,7 @@ struct KernelCall {
   const Attrs& attrs;
   std::byte* workspace;
   ThreadPool& pool;
+  bool from_zero = false;  // an accumulator counts as +0, whatever its memory holds: the first of several sums
 };
 
 using KernelRun = void (*)(const KernelCall&);

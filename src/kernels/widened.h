@@ -45,7 +45,7 @@ static void run_widened(const KernelCall& c, KernelRun run) {
     for (size_t k = 0; k < c.in.size(); ++k)
       if (c.in[k].data == c.out[i].data) out[i] = in[k];  // in place
   }
-  run({{in, c.in.size()}, {out, c.out.size()}, c.attrs, free, c.pool});
+  run({{in, c.in.size()}, {out, c.out.size()}, c.attrs, free, c.pool, c.from_zero});
   for (size_t i = 0; i < c.out.size(); ++i)
     if (c.out[i].type.dtype == DType::bf16)
       Convert::round(out[i].as<float>(), c.out[i].as<BFloat16>(), out[i].numel(), c.pool);

@@ -77,5 +77,7 @@ extern const Op embedding_op, embedding_grad_op, linear_op, linear_dgrad_op, lin
     rms_norm_grad_op, rope_op, attention_op, attention_grad_op, swiglu_op, swiglu_grad_op, add_op, scale_op,
     split_heads_op, merge_heads_op, zeros_op, ones_op, cross_entropy_op, cross_entropy_grad_op, append_op,
     attention_cached_op, take_row_op, adamw_op, sgd_op, sum_squares_op, norm_op, recast_op;
+/// Made by passes/fuse, by no model.
+extern const Op residual_rms_norm_op, residual_rms_norm_grad_op, rope_pair_op, adamw_squares_op;
 
 }  // namespace nibble

@@ -2,12 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "graph/verify.h"
 #include "numerics/bf16.h"
+#include "passes/fuse.h"
 #include "passes/schedule.h"
 
 namespace nibble {
@@ -22,21 +24,28 @@ StateRole role_of(const Node& read) {
   return role;
 }
 
-void collect_states(const Graph& graph, std::vector<StateInfo>& states) {
+void collect_states(const Graph& graph, ProgramPlan& plan) {
   for (const Node& n : graph.nodes) {
     if (n.op != &read_op) continue;
     const StateRole role = role_of(n);
     const std::string& name = n.attrs.get_string("name");
     const Type& type = graph.type(n.out[0]);
-    bool known = false;
-    for (const StateInfo& s : states)
-      if (s.role == role && s.name == name) {
-        NIBBLE_CHECK(s.type == type, "state {} is {} in one graph and {} in another", name, to_string(s.type),
-                     to_string(type));
-        known = true;
-      }
-    if (!known) states.push_back({role, name, type});
+    const auto [known, is_new] = plan.state_index.try_emplace({role, name}, plan.states.size());
+    if (is_new) {
+      plan.states.push_back({role, name, type});
+      continue;
+    }
+    const Type& before = plan.states[known->second].type;
+    NIBBLE_CHECK(before == type, "state {} is {} in one graph and {} in another", name, to_string(before),
+                 to_string(type));
   }
+}
+
+bool writes_gradient(const Graph& graph, const Node& n) {
+  return std::ranges::any_of(n.op->in_place, [&](InPlace w) {
+    const int32_t state = state_of(graph, n.in[static_cast<size_t>(w.in)]);
+    return state >= 0 && role_of(graph.nodes[static_cast<size_t>(state)]) == StateRole::gradient;
+  });
 }
 
 KernelShape shape_of(const Graph& g, const Node& n, Types& in, Types& out, int threads) {
@@ -46,8 +55,12 @@ KernelShape shape_of(const Graph& g, const Node& n, Types& in, Types& out, int t
   return {in, out, n.attrs, threads};
 }
 
-ExecutablePlan plan_executable(NamedGraph named, int threads, CpuTarget target) {
+ExecutablePlan plan_executable(NamedGraph named, int threads, CpuTarget target, bool fused) {
   ExecutablePlan plan{std::move(named.name), std::move(named.graph), {}, {}};
+  if (fused) {
+    fuse(plan.graph);
+    verify(plan.graph, "fuse");
+  }
   schedule(plan.graph);
   verify(plan.graph, "schedule");
   Types in, out;
@@ -69,12 +82,12 @@ const ExecutablePlan& ProgramPlan::executable(std::string_view name) const {
   internal_error(fmt::format("the program has no executable {}", name), __FILE__, __LINE__);
 }
 
-ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget target) {
+ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget target, bool fused) {
   ProgramPlan plan;
   plan.threads = threads, plan.target = target;
   for (NamedGraph& g : graphs) {
-    plan.executables.push_back(plan_executable(std::move(g), threads, target));
-    collect_states(plan.executables.back().graph, plan.states);
+    plan.executables.push_back(plan_executable(std::move(g), threads, target, fused));
+    collect_states(plan.executables.back().graph, plan);
     plan.temporary_bytes = std::max(plan.temporary_bytes, plan.executables.back().memory.bytes);
   }
   for (StateInfo& s : plan.states) {
@@ -87,28 +100,28 @@ ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget 
 Tensor Executable::of(Value v) const { return tensors_[static_cast<size_t>(v.id)]; }
 
 Tensor Executable::input(std::string_view name) const {
-  for (const Node& n : plan_->graph.nodes)
-    if (n.op == &input_op && n.attrs.get_string("name") == name) return of(n.out[0]);
+  for (const auto& [input, tensor] : inputs_)
+    if (input == name) return tensor;
   internal_error(fmt::format("executable {} has no input {}", plan_->name, name), __FILE__, __LINE__);
 }
 
 Tensor Executable::output(std::string_view name) const { return of(plan_->graph.output(name)); }
 
-void Executable::run() {
+void Executable::run(Gradients gradients) {
   if (!profiling_) {
-    for (const Step& s : steps_) s.run({s.in, s.out, s.node->attrs, workspace_, *pool_});
+    for (const Step& s : steps_) call(s, gradients);
     return;
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
-    steps_[i].run({steps_[i].in, steps_[i].out, steps_[i].node->attrs, workspace_, *pool_});
+    call(steps_[i], gradients);
     seconds_[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 }
 
-bool Executable::run_checked(NonFinite* found) {
+bool Executable::run_checked(NonFinite* found, Gradients gradients) {
   for (const Step& s : steps_) {
-    s.run({s.in, s.out, s.node->attrs, workspace_, *pool_});
+    call(s, gradients);
     for (size_t k = 0; k < s.out.size(); ++k) {
       const DType dtype = s.out[k].type.dtype;
       if (dtype != DType::f32 && dtype != DType::bf16) continue;
@@ -148,8 +161,9 @@ Program::Program(ProgramPlan plan) : plan_(std::move(plan)), pool_(std::make_uni
     }
     for (size_t i = 0; i < e.graph.nodes.size(); ++i) {
       const Node& n = e.graph.nodes[i];
+      if (n.op == &input_op) x->inputs_.emplace_back(n.attrs.get_string("name"), x->of(n.out[0]));
       if (!computes(n)) continue;
-      Executable::Step step{e.kernels[i].run, &n, {}, {}};
+      Executable::Step step{e.kernels[i].run, &n, {}, {}, writes_gradient(e.graph, n)};
       for (const Value v : n.in) step.in.push_back(x->of(v));
       for (const Value v : n.out) step.out.push_back(x->of(v));
       x->steps_.push_back(std::move(step));
@@ -168,15 +182,14 @@ Executable& Program::executable(std::string_view name) {
 }
 
 bool Program::has_state(StateRole role, std::string_view name) const {
-  for (const StateInfo& s : plan_.states)
-    if (s.role == role && s.name == name) return true;
-  return false;
+  return plan_.state_index.contains({role, std::string(name)});
 }
 
 Tensor Program::state(StateRole role, std::string_view name) const {
-  for (const StateInfo& s : plan_.states)
-    if (s.role == role && s.name == name) return {s.type, arena_ + s.offset};
-  internal_error(fmt::format("the program has no state {} {}", name_of(role), name), __FILE__, __LINE__);
+  const auto found = plan_.state_index.find({role, std::string(name)});
+  NIBBLE_CHECK(found != plan_.state_index.end(), "the program has no state {} {}", name_of(role), name);
+  const StateInfo& s = plan_.states[found->second];
+  return {s.type, arena_ + s.offset};
 }
 
 void Program::zero(StateRole role) {

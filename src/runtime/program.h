@@ -2,6 +2,7 @@
 // nothing; Program binds the plan to memory and threads and replays it. Nothing allocates after construction.
 //   arena:  | states (parameters, gradients, moments, caches, constants) | temporary part, shared by all executables |
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +31,8 @@ struct ExecutablePlan {
 
 struct ProgramPlan {
   std::vector<ExecutablePlan> executables;
-  std::vector<StateInfo> states;  // in order of first use; identity is (role, name)
+  std::vector<StateInfo> states;                                    // in order of first use
+  std::map<std::pair<StateRole, std::string>, size_t> state_index;  // identity -> place in `states`
   int64_t state_bytes = 0, temporary_bytes = 0;
   int threads = 1;
   CpuTarget target = CpuTarget::ref;
@@ -43,16 +45,21 @@ struct NamedGraph {
   Graph graph;
 };
 
-/// Schedules, verifies and places the graphs. Executables never run at the same time: they share the states and a
-/// temporary part that is as large as the largest of them needs.
-ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget target);
+/// Fuses, schedules, verifies and places the graphs. Executables never run at the same time: they share the states and
+/// a temporary part that is as large as the largest of them needs. `fused` off leaves passes/fuse out, to compare: no
+/// result depends on it.
+ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget target, bool fused = true);
+
+/// What a run does with the sums that gradient states hold: go on with them, or start anew from +0.
+enum class Gradients { add, replace };
 
 class Executable {
  public:
   Tensor input(std::string_view name) const;
   Tensor output(std::string_view name) const;
-  /// Runs all nodes; with profiling on, adds the time of each to seconds().
-  void run();
+  /// Runs all nodes; with profiling on, adds the time of each to seconds(). Gradients::replace: as if the gradient
+  /// states that it writes were +0, without zeroing or reading them first.
+  void run(Gradients gradients = Gradients::add);
   void set_profiling(bool on) { profiling_ = on; }
   /// By computing node, in order of execution.
   const std::vector<double>& seconds() const { return seconds_; }
@@ -63,7 +70,7 @@ class Executable {
     int64_t index = 0;
     float value = 0;
   };
-  bool run_checked(NonFinite* found);
+  bool run_checked(NonFinite* found, Gradients gradients = Gradients::add);
   const ExecutablePlan& plan() const { return *plan_; }
 
  private:
@@ -72,11 +79,16 @@ class Executable {
     KernelRun run;
     const Node* node;
     std::vector<Tensor> in, out;
+    bool writes_gradient;
   };
+  void call(const Step& s, Gradients gradients) {
+    s.run({s.in, s.out, s.node->attrs, workspace_, *pool_, gradients == Gradients::replace && s.writes_gradient});
+  }
   Tensor of(Value v) const;
   const ExecutablePlan* plan_ = nullptr;
   ThreadPool* pool_ = nullptr;
   std::vector<Tensor> tensors_;  // by Value::id
+  std::vector<std::pair<std::string, Tensor>> inputs_;
   std::vector<Step> steps_;
   std::byte* workspace_ = nullptr;
   bool profiling_ = false;

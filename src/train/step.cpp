@@ -66,7 +66,7 @@ ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, st
   graphs.push_back({"microbatch", std::move(microbatch.graph)});
   add_evaluation(c, graphs);
   for (NamedGraph& g : extra) graphs.push_back(std::move(g));
-  return plan_program(std::move(graphs), threads, target);
+  return plan_program(std::move(graphs), threads, target, c.fused);
 }
 
 ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target) {
@@ -122,10 +122,9 @@ LossSum Stepper::gradients(const Rows& rows) {
   round_weights();
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
-  program_->zero(StateRole::gradient);
   for (int64_t j = 0; j < c_.accumulation; ++j) {
     microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n);
-    microbatch.run();
+    microbatch.run(j == 0 ? Gradients::replace : Gradients::add);
     add_losses(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, sum);
   }
   return sum;
@@ -167,11 +166,11 @@ std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows) {
   round_weights();
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
-  program_->zero(StateRole::gradient);
   for (int64_t j = 0; j < c_.accumulation; ++j) {
     microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n);
     Executable::NonFinite found;
-    if (!microbatch.run_checked(&found)) return NonFinite{describe(found), found.index, found.value};
+    if (!microbatch.run_checked(&found, j == 0 ? Gradients::replace : Gradients::add))
+      return NonFinite{describe(found), found.index, found.value};
   }
   return std::nullopt;
 }

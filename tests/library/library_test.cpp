@@ -50,8 +50,7 @@ TEST(Library, AModelOfOnesOwnLearns) {
   apply.input("scalars").as<float>()[update_clip] = 1.0f;
   float first = 0, last = 0;
   for (int i = 0; i < 50; ++i) {
-    program.zero(StateRole::gradient);
-    step.run();
+    step.run(Gradients::replace);
     last = step.output("loss").as<float>()[0];
     if (i == 0) first = last;
     apply.run();

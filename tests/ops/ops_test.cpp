@@ -12,6 +12,7 @@
 #include "ops/sharding.h"
 #include "ops/values.h"
 #include "passes/grad.h"
+#include "runtime/program.h"
 #include "runtime/registry.h"
 
 namespace nibble {
@@ -50,7 +51,7 @@ struct Buffer {
 
 // One kernel's run in memory of its own, results as doubles.
 std::vector<Dense> run_kernel(const Op& op, const Attrs& attrs, const std::vector<Dense>& in, Scalar scalar,
-                              KernelRun run, KernelWorkspace workspace, int threads) {
+                              KernelRun run, KernelWorkspace workspace, int threads, bool from_zero = false) {
   const Types in_types = types_of(in), out_types = result_types({op, in_types, {}, attrs, ""});
   std::list<Buffer> memory;
   const auto allocate = [&memory](const Type& type) {
@@ -70,7 +71,7 @@ std::vector<Dense> run_kernel(const Op& op, const Attrs& attrs, const std::vecto
   }
   ThreadPool pool(threads);
   Buffer space(workspace != nullptr ? workspace({in_types, out_types, attrs, threads}) * 4 : 0);
-  if (!op.view) run({in_tensors, out_tensors, attrs, space.data(), pool});
+  if (!op.view) run({in_tensors, out_tensors, attrs, space.data(), pool, from_zero});
   std::vector<Dense> out;
   for (const Tensor& t : out_tensors) {
     out.push_back({t.type, {}});
@@ -251,23 +252,50 @@ TEST(DesignRule1, AnOperandWithoutGradientIsRefused) {
     }
 }
 
-TEST(DesignRule7, ComposedFormEqualsTheOp) {
-  for (const OpRow& row : op_rows()) {
-    if (row.op->composed == nullptr) continue;
-    Recorded r = record(row);
-    Builder b(r.graph);
-    const Values plain = row.op->composed(b, r.graph.producer(r.out[0]));
-    Interpreter run(r.graph, Scalar::f32);
-    const std::vector<Dense> in = operands(row, 7);
-    for (size_t i = 0; i < in.size(); ++i)
-      for (int64_t j = 0; j < in[i].type.numel(); ++j)
-        store(run.value(r.in[i]), Scalar::f32, j, in[i].x[static_cast<size_t>(j)]);
-    run.run();
-    for (size_t k = 0; k < row.out.size(); ++k)
-      EXPECT_EQ(
-          std::memcmp(run.value(plain[k]).data, run.value(r.out[k]).data, static_cast<size_t>(row.out[k].nbytes())), 0)
-          << name_of_row(row);
+// The results of `record(b, operands)` as bytes, by the kernels of a target. Operands are states, which may be written.
+template <class Record>
+std::vector<std::vector<std::byte>> results_of(const OpRow& row, CpuTarget target, const Record& record) {
+  std::vector<NamedGraph> graphs(1);
+  Builder b(graphs[0].graph);
+  Values in;
+  for (size_t i = 0; i < row.in.size(); ++i)
+    in.push_back(b.read(StateRole::constant, fmt::format("in.{}", i), row.in[i].type));
+  const Values out = record(b, in);
+  for (size_t k = 0; k < out.size(); ++k) b.output(fmt::format("out.{}", k), out[k]);
+  Program program(plan_program(std::move(graphs), 2, target, false));
+  const std::vector<Dense> contents = operands(row, 7);
+  for (size_t i = 0; i < in.size(); ++i) {
+    const Tensor t = program.state(StateRole::constant, fmt::format("in.{}", i));
+    for (int64_t j = 0; j < t.numel(); ++j) store(t, Scalar::f32, j, contents[i].x[static_cast<size_t>(j)]);
   }
+  program.executable("").run();
+  std::vector<std::vector<std::byte>> results;
+  for (size_t k = 0; k < out.size(); ++k) {
+    const Tensor t = program.executable("").output(fmt::format("out.{}", k));
+    results.emplace_back(t.as<std::byte>(), t.as<std::byte>() + t.type.nbytes());
+  }
+  return results;
+}
+
+// In f32 and, with every rounding point, in bf16; for the kernels of each target.
+TEST(DesignRule7, ComposedFormEqualsTheOp) {
+  int fused = 0;
+  for (const OpRow& plain : op_rows()) {
+    if (plain.op->composed == nullptr) continue;
+    ++fused;
+    for (const OpRow& row : {plain, in_bf16(plain)})
+      for (const CpuTarget target : cpu_targets()) {
+        const auto whole =
+            results_of(row, target, [&](Builder& b, const Values& in) { return b.emit(*row.op, in, row.attrs); });
+        const auto parts = results_of(row, target, [&](Builder& b, const Values& in) {
+          return row.op->composed(b, {row.op, in, {}, row.attrs, ""});
+        });
+        ASSERT_EQ(whole.size(), row.out.size());
+        for (size_t k = 0; k < whole.size(); ++k)
+          EXPECT_EQ(whole[k], parts[k]) << name_of_row(row) << " " << to_string(row.out[k]) << " " << name_of(target);
+      }
+  }
+  EXPECT_GE(fused, 4);
 }
 
 // ---- sharding ----
@@ -360,6 +388,7 @@ TEST(TrainingBf16, EveryKernelEqualsTheF32OpRoundedOnce) {
   for (const OpRow& plain : op_rows()) {
     const OpRow row = in_bf16(plain);
     if (row.op->view || std::ranges::none_of(row.in, [](const Operand& o) { return is_half(o.type); })) continue;
+    if (row.op->composed != nullptr) continue;  // rounds between its parts too: DesignRule7
     ++rows;
     std::vector<Dense> in = operands(row, 7);
     for (Dense& d : in)
@@ -422,6 +451,31 @@ TEST(TrainingBf16, CrossEntropyRoundsItsLogitGradients) {
         expect_result(*row.op, got[r], want[r], k.name, fmt::format("{} result {} by {}", name_of_row(row), r, k.name));
     }
   }
+}
+
+// What continues a sum (a + in front of its pattern) can start one: as from +0, whatever the accumulator holds.
+TEST(TrainingOrders, EveryKernelStartsASumFromZero) {
+  int accumulating = 0;
+  for (const OpRow& plain : op_rows()) {
+    if (!plain.op->sharding.starts_with('+')) continue;
+    ++accumulating;
+    for (const OpRow& row : {plain, in_bf16(plain)}) {
+      std::vector<Dense> in = operands(row, 7), zero = in;
+      std::ranges::fill(zero[0].x, 0.0), std::ranges::fill(in[0].x, NAN);
+      const Types in_types = types_of(in);
+      for (const CpuTarget target : cpu_targets()) {
+        const KernelChoice k = choose_kernel(*row.op, {in_types, row.out, row.attrs, 3}, target);
+        const auto run = [&](const std::vector<Dense>& operand, bool from_zero) {
+          return run_kernel(*row.op, row.attrs, operand, Scalar::f32, k.run, k.workspace, 3, from_zero);
+        };
+        const std::vector<Dense> want = run(zero, false), got = run(in, true);
+        for (size_t r = 0; r < want.size(); ++r)
+          EXPECT_EQ(std::memcmp(got[r].x.data(), want[r].x.data(), want[r].x.size() * 8), 0)
+              << name_of_row(row) << " result " << r << " by " << k.name;
+      }
+    }
+  }
+  EXPECT_GE(accumulating, 5);
 }
 
 }  // namespace

@@ -14,12 +14,13 @@ struct Trained {
   bool operator==(const Trained&) const = default;
 };
 
-Trained train(bool tied, int64_t accumulation, int threads, CpuTarget target, int64_t padding) {
+Trained train(bool tied, int64_t accumulation, int threads, CpuTarget target, int64_t padding, bool fused = true,
+              DType dtype = DType::f32) {
   constexpr int64_t rows = 8, length = 32;
   StepConfig c;
   c.model = tiny_model(tied), c.accumulation = accumulation, c.microbatch = {rows / accumulation, length},
   c.z_loss = 1e-4;
-  c.decayed = decay_mask(llama_parameters(c.model), {"norm"});
+  c.decayed = decay_mask(llama_parameters(c.model), {"norm"}), c.fused = fused, c.dtype = dtype;
   Stepper s(c, plan_training(c, threads, target));
   initialize_parameters(s.program(), s.parameters(), 3);
   Trained t;
@@ -83,6 +84,37 @@ TEST(TrainingT19, OtherwiseWithinRounding) {
     for (size_t i = 0; i < one.size(); ++i)
       EXPECT_NEAR(many[i], one[i], 1e-5 * one[i]) << accumulation << " step " << i;
   }
+}
+
+// The first microbatch of a step replaces what the gradient states hold, the others add to it.
+TEST(TrainingT19, NothingIsLeftOfAnEarlierGradient) {
+  const RandomRows data(4, 32, 260, 5);
+  StepConfig c;
+  c.model = tiny_model(true), c.accumulation = 2, c.microbatch = {2, 32};
+  Stepper s(c, plan_training(c, 2, cpu_targets().back()));
+  initialize_parameters(s.program(), s.parameters(), 3);
+  std::vector<Tensor> gradients;  // two of the tied embedding
+  for (const StateInfo& state : s.program().plan().states)
+    if (state.role == StateRole::gradient) gradients.push_back(s.program().state(state.role, state.name));
+  EXPECT_EQ(gradients.size(), s.parameters().size() + 1);
+  const auto hashes = [&] {
+    std::vector<uint64_t> list;
+    for (const Tensor& g : gradients) list.push_back(xxh3(g.data, static_cast<size_t>(g.type.nbytes())));
+    return list;
+  };
+  s.gradients(data.rows());
+  const std::vector<uint64_t> want = hashes();
+  for (const Tensor& g : gradients) std::fill_n(g.as<float>(), g.numel(), NAN);
+  s.gradients(data.rows());
+  EXPECT_EQ(hashes(), want);
+}
+
+// passes/fuse changes no bit of a step: with or without it, on every target.
+TEST(DesignRule6, FusedStepEqualsUnfused) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const CpuTarget target : cpu_targets())
+      EXPECT_EQ(train(true, 2, 2, target, 3, true, dtype), train(true, 2, 2, target, 3, false, dtype))
+          << name_of(target) << " " << name_of(dtype);
 }
 
 class TrainingT27Step : public testing::Test {

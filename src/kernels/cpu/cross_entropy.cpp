@@ -86,7 +86,7 @@ void cross_entropy_grad_f32(const KernelCall& c) {
       }
     });
     gemm({{logits, head.stride, 1}, {w, 1, e}, dh + t0 * e, e, tokens, e, v, false}, c.pool, space);
-    gemm({{logits, 1, head.stride}, {h + t0 * e, 1, e}, dw, e, v, e, tokens, true}, c.pool, space);
+    gemm({{logits, 1, head.stride}, {h + t0 * e, 1, e}, dw, e, v, e, tokens, t0 > 0 || !c.from_zero}, c.pool, space);
   }
 }
 }  // namespace

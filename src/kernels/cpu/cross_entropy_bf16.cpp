@@ -102,7 +102,7 @@ void cross_entropy_grad_bf16(const KernelCall& c) {
     product(c, {gradients, stride, 1}, {w, 1, e}, tokens, e, v, sums, e, false, space);
     BFloat16* dh = c.out[1].as<BFloat16>() + t0 * e;
     for_words(c.pool, tokens * e, [=](int64_t i, auto io) { io.put(dh + i, io.get(sums + i)); });
-    product(c, {gradients, 1, stride}, {h + t0 * e, 1, e}, v, e, tokens, dw, e, true, space);
+    product(c, {gradients, 1, stride}, {h + t0 * e, 1, e}, v, e, tokens, dw, e, t0 > 0 || !c.from_zero, space);
   }
 }
 int64_t cross_entropy_grad_bf16_workspace(const KernelShape& s) {

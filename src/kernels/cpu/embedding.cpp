@@ -24,6 +24,8 @@ void add_gradients(const KernelCall& c) {
   const T* dx = c.in[2].as<T>();
   float* table = c.out[0].as<float>();
   const int64_t rows = c.in[1].numel(), e = c.in[0].dim(1);
+  if (c.from_zero)  // ids that do not occur have no gradient
+    for_words(c.pool, c.out[0].numel(), [=](int64_t i, auto io) { io.put(table + i, zero()); });
   for_ranges(c.pool, e, rows, 64, [=](int64_t begin, int64_t end) {  // threads share the columns: blocks are in order
     for (int64_t block = 0; block < rows; block += 64) {
       const int64_t n = smaller(64, rows - block);

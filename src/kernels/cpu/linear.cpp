@@ -23,8 +23,8 @@ void linear_dgrad_f32(const KernelCall& c) {  // dx[m, k] = sum over terms, then
 
 void linear_wgrad_f32(const KernelCall& c) {  // dw[n, k] += sum_m dy[m, n] x[m, k]
   const int64_t n = c.in[0].dim(0), k = c.in[0].dim(1), m = c.in[1].type.rows();
-  gemm({{c.in[1].as<float>(), 1, n}, {c.in[2].as<float>(), 1, k}, c.out[0].as<float>(), k, n, k, m, true}, c.pool,
-       c.workspace);
+  gemm({{c.in[1].as<float>(), 1, n}, {c.in[2].as<float>(), 1, k}, c.out[0].as<float>(), k, n, k, m, !c.from_zero},
+       c.pool, c.workspace);
 }
 
 }  // namespace

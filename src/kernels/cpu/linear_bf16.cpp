@@ -41,7 +41,7 @@ int64_t linear_dgrad_bf16_workspace(const KernelShape& s) {
 void linear_wgrad_bf16(const KernelCall& c) {  // dw[n, k] += sum_m dy[m, n] x[m, k], in f32
   const int64_t n = c.in[0].dim(0), k = c.in[0].dim(1), m = c.in[1].type.rows();
   const Bf16Term term{{c.in[1].as<BFloat16>(), 1, n}, {c.in[2].as<BFloat16>(), 1, k}, m};
-  gemm_bf16({{&term, 1}, n, k, c.out[0].as<float>(), nullptr, k, true}, c.pool, c.workspace);
+  gemm_bf16({{&term, 1}, n, k, c.out[0].as<float>(), nullptr, k, !c.from_zero}, c.pool, c.workspace);
 }
 int64_t linear_wgrad_bf16_workspace(const KernelShape& s) {
   return gemm_bf16_workspace_bytes(s.in[0].dim(0), s.in[0].dim(1), s.in[1].rows(), 1, false, s.threads);

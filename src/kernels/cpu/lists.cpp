@@ -68,6 +68,11 @@ constexpr auto sgd_list = both(avx512::sgd, avx2::sgd);
 constexpr auto sum_squares_list = both(avx512::sum_squares, avx2::sum_squares);
 constexpr auto norm_list = both(avx512::norm, avx2::norm);
 constexpr auto recast_list = both(avx512::recast, avx2::recast);
+constexpr auto residual_rms_norm_list = both(avx512::residual_rms_norm, avx2::residual_rms_norm);
+constexpr auto residual_rms_norm_grad_list = both(avx512::residual_rms_norm_grad, avx2::residual_rms_norm_grad,
+                                                  avx512::rms_norm_grad_workspace, avx2::rms_norm_grad_workspace);
+constexpr auto rope_pair_list = both(avx512::rope_pair, avx2::rope_pair);
+constexpr auto adamw_squares_list = both(avx512::adamw_squares, avx2::adamw_squares);
 
 }  // namespace
 
@@ -82,6 +87,8 @@ constinit const std::span<const Kernel> embedding_cpu = embedding_list, embeddin
                                         cross_entropy_grad_cpu = cross_entropy_grad_list,
                                         attention_cached_cpu = attention_cached_list, adamw_cpu = adamw_list,
                                         sgd_cpu = sgd_list, sum_squares_cpu = sum_squares_list, norm_cpu = norm_list,
-                                        recast_cpu = recast_list;
+                                        recast_cpu = recast_list, residual_rms_norm_cpu = residual_rms_norm_list,
+                                        residual_rms_norm_grad_cpu = residual_rms_norm_grad_list,
+                                        rope_pair_cpu = rope_pair_list, adamw_squares_cpu = adamw_squares_list;
 
 }  // namespace nibble

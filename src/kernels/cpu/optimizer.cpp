@@ -48,6 +48,60 @@ double lane_sum(const Doubles16& v) {
   return _mm_cvtsd_f64(_mm_add_sd(v2, _mm_unpackhi_pd(v2, v2)));
 }
 
+// One update at element i; positions of UpdateScalar in ops/ops.h: lr, b1, 1-b1, b2, 1-b2, c1, c2, clip.
+struct AdamW {
+  explicit AdamW(const KernelCall& c)
+      : w(c.out[0].as<float>()),
+        m(c.out[1].as<float>()),
+        v(c.out[2].as<float>()),
+        s(c.in[3].as<float>()),
+        parts(c.in.subspan(4)),
+        eps(all(c.attrs.get_float("eps"))),
+        eps_root(all(c.attrs.get_float("eps_root"))),
+        decay(c.attrs.get_float("weight_decay")) {}
+
+  template <class Io>
+  void operator()(int64_t i, const Io& io) const {
+    const Word g = mul(gradient(parts, i, io), all(s[7]));
+    const Word m1 = add(mul(all(s[1]), io.get(m + i)), mul(all(s[2]), g));
+    const Word v1 = add(mul(all(s[3]), io.get(v + i)), mul(all(s[4]), mul(g, g)));
+    io.put(m + i, m1), io.put(v + i, v1);
+    const Word w0 = io.get(w + i);
+    Word u = div(div(m1, all(s[5])), add(sqrt(add(div(v1, all(s[6])), eps_root)), eps));
+    if (decay != 0.0f) u = add(u, mul(all(decay), w0));
+    io.put(w + i, sub(w0, mul(all(s[0]), u)));
+  }
+
+  float *w, *m, *v;
+  const float* s;
+  std::span<const Tensor> parts;
+  Word eps, eps_root;
+  float decay;
+};
+
+// The 16 x 16 tiles of a matrix. A vector is a matrix [n/16, 16]; its last row may be short.
+struct Tiles {
+  explicit Tiles(const Type& type)
+      : numel(type.numel()),
+        cols(type.rank() == 1 ? 16 : type.dim(1)),
+        rows(ceil_div(numel, cols)),
+        across(ceil_div(cols, 16)) {}
+  int64_t down() const { return ceil_div(rows, 16); }
+
+  // The sum of squares in tile t; lanes that are not there add +0.
+  double sum(std::span<const Tensor> parts, int64_t t) const {
+    Doubles16 squares;
+    const int64_t r0 = t / across * 16, c0 = t % across * 16;
+    for (int64_t r = r0; r < smaller(rows, r0 + 16); ++r) {
+      const int64_t i = r * cols + c0, n = smaller(cols - c0, numel - i);
+      squares.add_squares(n >= 16 ? gradient(parts, i, Whole16{}) : gradient(parts, i, Part16{n}));
+    }
+    return lane_sum(squares);
+  }
+
+  int64_t numel, cols, rows, across;
+};
+
 // Powers of two whose product is 2^shift, -962 <= shift <= 1136: one factor alone may not be a double.
 struct PowerOfTwo {
   double first, second;
@@ -59,21 +113,18 @@ int64_t rounded(double x) { return _mm_cvtsd_si64(_mm_set_sd(x)); }
 
 }  // namespace
 
-// Positions of UpdateScalar in ops/ops.h: lr, b1, 1-b1, b2, 1-b2, c1, c2, clip.
-void adamw(const KernelCall& c) {
-  float *w = c.out[0].as<float>(), *m = c.out[1].as<float>(), *v = c.out[2].as<float>();
-  const std::span<const Tensor> parts = c.in.subspan(4);
-  const float *s = c.in[3].as<float>(), decay = c.attrs.get_float("weight_decay");
-  const Word eps = all(c.attrs.get_float("eps")), eps_root = all(c.attrs.get_float("eps_root"));
-  for_words(c.pool, c.out[0].numel(), [=](int64_t i, auto io) {
-    const Word g = mul(gradient(parts, i, io), all(s[7]));
-    const Word m1 = add(mul(all(s[1]), io.get(m + i)), mul(all(s[2]), g));
-    const Word v1 = add(mul(all(s[3]), io.get(v + i)), mul(all(s[4]), mul(g, g)));
-    io.put(m + i, m1), io.put(v + i, v1);
-    const Word w0 = io.get(w + i);
-    Word u = div(div(m1, all(s[5])), add(sqrt(add(div(v1, all(s[6])), eps_root)), eps));
-    if (decay != 0.0f) u = add(u, mul(all(decay), w0));
-    io.put(w + i, sub(w0, mul(all(s[0]), u)));
+void adamw(const KernelCall& c) { for_words(c.pool, c.out[0].numel(), AdamW(c)); }
+
+// By bands of 16 rows, so that a tile's new weights are still in cache when their squares are summed.
+void adamw_squares(const KernelCall& c) {
+  const AdamW update(c);
+  const Tiles tiles(c.out[0].type);
+  double* out = c.out[3].as<double>();
+  for_ranges(c.pool, tiles.down(), 16 * tiles.cols, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t band = begin; band < end; ++band) {
+      words_of(band * 16 * tiles.cols, smaller(tiles.numel, (band + 1) * 16 * tiles.cols), update);
+      for (int64_t t = band * tiles.across; t < (band + 1) * tiles.across; ++t) out[t] = tiles.sum(c.out.first(1), t);
+    }
   });
 }
 
@@ -87,22 +138,11 @@ void sgd(const KernelCall& c) {
   });
 }
 
-// A vector is a matrix [n/16, 16]; its last row may be short. Lanes that are not there add +0 to a sum of squares.
 void sum_squares(const KernelCall& c) {
-  const bool vector = c.in[0].type.rank() == 1;
-  const int64_t numel = c.in[0].numel(), cols = vector ? 16 : c.in[0].dim(1);
-  const int64_t rows = ceil_div(numel, cols), across = ceil_div(cols, 16);
+  const Tiles tiles(c.in[0].type);
   double* out = c.out[0].as<double>();
-  for_ranges(c.pool, c.out[0].numel(), 256 * static_cast<int64_t>(c.in.size()), 1, [=](int64_t begin, int64_t end) {
-    for (int64_t tile = begin; tile < end; ++tile) {
-      Doubles16 sum;
-      const int64_t r0 = tile / across * 16, c0 = tile % across * 16;
-      for (int64_t r = r0; r < smaller(rows, r0 + 16); ++r) {
-        const int64_t i = r * cols + c0, n = smaller(cols - c0, numel - i);
-        sum.add_squares(n >= 16 ? gradient(c.in, i, Whole16{}) : gradient(c.in, i, Part16{n}));
-      }
-      out[tile] = lane_sum(sum);
-    }
+  for_ranges(c.pool, c.out[0].numel(), 256 * static_cast<int64_t>(c.in.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) out[t] = tiles.sum(c.in, t);
   });
 }
 

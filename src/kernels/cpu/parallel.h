@@ -8,7 +8,7 @@
 namespace nibble::NIBBLE_TARGET {
 
 /// Below so many elements a region costs more than it saves: one task, run by the caller.
-constexpr int64_t small_work = 32768;
+constexpr int64_t small_work = 16384;
 
 /// Calls f(begin, end) for ranges that together are [0, n), each but the last a multiple of `unit` long. `cost`:
 /// elements of work per number of the range.

@@ -70,7 +70,7 @@ void cross_entropy_grad(const KernelCall& c) {
   const S *h = c.in[1].as<S>(), *w = c.in[2].as<S>();
   const int32_t* targets = c.in[3].as<int32_t>();
   const S inv_n = c.in[4].as<S>()[0], z = static_cast<S>(c.attrs.get_float("z_loss"));
-  S *dw = c.out[0].as<S>(), *dh = c.out[1].as<S>();
+  S *dw = accumulator<S>(c), *dh = c.out[1].as<S>();
   const int64_t e = c.in[2].dim(1), v = c.in[2].dim(0), rows = c.in[1].type.rows();
   S* x = reinterpret_cast<S*>(c.workspace);
   for (int64_t i = 0; i < rows; ++i) {

@@ -45,9 +45,9 @@ void rope(const KernelCall& c) {  // out_i = x_i cos - x_j sin, out_j = x_j cos 
     const S *cosine = table + positions[r] * d, *sine = cosine + half;
     for (int64_t h = 0; h < heads; ++h, x += d, y += d)
       for (int64_t i = 0; i < half; ++i) {
-        const S s = sign * sine[i];
-        y[i] = fma(x[i], cosine[i], -(x[i + half] * s));
-        y[i + half] = fma(x[i + half], cosine[i], x[i] * s);
+        const S s = sign * sine[i], a = x[i], b = x[i + half];  // y may be x
+        y[i] = fma(a, cosine[i], -(b * s));
+        y[i + half] = fma(b, cosine[i], a * s);
       }
   }
 }

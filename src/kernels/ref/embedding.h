@@ -20,7 +20,7 @@ template <class S>
 void embedding_grad(const KernelCall& c) {
   const int32_t* tokens = c.in[1].as<int32_t>();
   const S* dx = c.in[2].as<S>();
-  S* table = c.out[0].as<S>();
+  S* table = accumulator<S>(c);
   const int64_t rows = c.in[1].numel(), e = c.in[0].dim(1);
   for (int64_t block = 0; block < rows; block += 64) {
     const int64_t end = std::min(rows, block + 64);

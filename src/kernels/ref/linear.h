@@ -37,7 +37,7 @@ void linear_dgrad(const KernelCall& c) {  // dx[m, k] = sum over terms, then n, 
 template <class S>
 void linear_wgrad(const KernelCall& c) {  // dw[n, k] += sum_m dy[m, n] x[m, k]
   const S *dy = c.in[1].as<S>(), *x = c.in[2].as<S>();
-  S* dw = c.out[0].as<S>();
+  S* dw = accumulator<S>(c);
   const int64_t n = c.in[0].dim(0), k = c.in[0].dim(1), m = c.in[1].type.rows();
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j)

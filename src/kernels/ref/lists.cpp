@@ -4,6 +4,7 @@
 #include "kernels/ref/cross_entropy.h"
 #include "kernels/ref/elementwise.h"
 #include "kernels/ref/embedding.h"
+#include "kernels/ref/fused.h"
 #include "kernels/ref/linear.h"
 #include "kernels/ref/norm.h"
 #include "kernels/ref/optimizer.h"
@@ -29,6 +30,18 @@ template <KernelWorkspace own>
 int64_t bf16_workspace(const KernelShape& s) {
   return widened_bytes<Convert>(s) + (own == nullptr ? 0 : own(s));
 }
+
+// What fused ops are made of.
+template <class S>
+struct Parts {
+  static constexpr KernelRun add = ref::add<S>, norm = ref::rms_norm<S>, norm_grad = ref::rms_norm_grad<S>,
+                             rope = ref::rope<S>;
+};
+template <>
+struct Parts<BFloat16> {
+  static constexpr KernelRun add = bf16<ref::add<float>>, norm = bf16<ref::rms_norm<float>>,
+                             norm_grad = bf16<ref::rms_norm_grad<float>>, rope = bf16<ref::rope<float>>;
+};
 
 }  // namespace
 
@@ -57,6 +70,17 @@ NIBBLE_REF(append);
 NIBBLE_REF(attention_cached);
 NIBBLE_REF(take_row);
 #undef NIBBLE_REF
+
+// A fused op has all operands and results of its parts, so its workspace is enough for each.
+#define NIBBLE_FUSED_REF(name)                                                                  \
+  constinit const RefKernel name##_ref {                                                        \
+    ref::name<Parts<float>>, ref::name<Parts<double>>, ref::name<Parts<ref::Complex>>, nullptr, \
+        ref::name<Parts<BFloat16>>, bf16_workspace<nullptr>                                     \
+  }
+NIBBLE_FUSED_REF(residual_rms_norm);
+NIBBLE_FUSED_REF(residual_rms_norm_grad);
+NIBBLE_FUSED_REF(rope_pair);
+#undef NIBBLE_FUSED_REF
 constinit const RefKernel cross_entropy_ref{ref::cross_entropy<float>,        ref::cross_entropy<double>,
                                             ref::cross_entropy<ref::Complex>, ref::token_workspace,
                                             bf16<ref::cross_entropy<float>>,  bf16_workspace<ref::token_workspace>};
@@ -69,6 +93,7 @@ constinit const RefKernel cross_entropy_grad_ref{ref::cross_entropy_grad<float>,
 constinit const RefKernel recast_ref{
     .f32 = ref::recast, .bf16 = bf16<ref::recast>, .bf16_workspace = bf16_workspace<nullptr>};
 constinit const RefKernel adamw_ref{ref::adamw};
+constinit const RefKernel adamw_squares_ref{ref::adamw_squares};
 constinit const RefKernel sgd_ref{ref::sgd};
 constinit const RefKernel sum_squares_ref{ref::sum_squares};
 constinit const RefKernel norm_ref{ref::norm};

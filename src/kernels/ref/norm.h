@@ -24,7 +24,7 @@ void rms_norm(const KernelCall& c) {
 template <class S>
 void rms_norm_grad(const KernelCall& c) {
   const S *dy = c.in[1].as<S>(), *x = c.in[2].as<S>(), *w = c.in[3].as<S>(), *rstd = c.in[4].as<S>();
-  S *dw = c.out[0].as<S>(), *dx = c.out[1].as<S>();
+  S *dw = accumulator<S>(c), *dx = c.out[1].as<S>();
   const int64_t n = c.in[2].dim(-1), rows = c.in[2].type.rows();
   for (int64_t i = 0; i < rows; ++i) {
     const S *d = dy + i * n, *xi = x + i * n, r = rstd[i];

@@ -2,6 +2,7 @@
 // double (an oracle for accuracy) and std::complex<double> (the imaginary part of f(x + i h d)/h is the derivative of
 // f along d without cancellation: "complex-step", Squire and Trapp 1998).
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -51,5 +52,13 @@ class LaneSum {
  private:
   S lane_[16] = {};
 };
+
+/// The accumulator that result 0 continues, set to +0 where the call starts from there.
+template <class S>
+S* accumulator(const KernelCall& c) {
+  S* sum = c.out[0].as<S>();
+  if (c.from_zero) std::fill_n(sum, c.out[0].numel(), S(0));
+  return sum;
+}
 
 }  // namespace nibble::ref
