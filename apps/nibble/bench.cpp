@@ -323,17 +323,17 @@ TrainBench run_steps(const Request& r, Stepper& stepper, Peak& peak, const Rows&
 }
 
 void print_ops(const TrainBench& b) {
-  fmt::print("\n{:<20}{:>8}  {:<8}{:>10}{:>9}{:>11}{:>9}\n", "op", "nodes", "kernel", "ms", "of step", "GFLOP/s",
+  fmt::print("\n{:<24}{:>8}  {:<8}{:>10}{:>9}{:>11}{:>9}\n", "op", "nodes", "kernel", "ms", "of step", "GFLOP/s",
              "GB/s");
   double sum = 0;
   for (const OpTime& t : b.ops) {
     sum += t.seconds;
-    fmt::print("{:<20}{:>8}  {:<8}{:>10.2f}{:>7.1f} %{:>11.1f}{:>9.1f}\n", t.row.op, t.row.nodes, t.row.kernel,
+    fmt::print("{:<24}{:>8}  {:<8}{:>10.2f}{:>7.1f} %{:>11.1f}{:>9.1f}\n", t.row.op, t.row.nodes, t.row.kernel,
                1e3 * t.seconds, 100 * t.seconds / b.profiled_seconds, t.row.flops / t.seconds / 1e9,
                t.row.bytes / t.seconds / 1e9);
   }
   const double rest = std::max(0.0, b.profiled_seconds - sum);
-  fmt::print("{:<20}{:>8}  {:<8}{:>10.2f}{:>7.1f} %\n", "outside the kernels", "", "", 1e3 * rest,
+  fmt::print("{:<24}{:>8}  {:<8}{:>10.2f}{:>7.1f} %\n", "outside the kernels", "", "", 1e3 * rest,
              100 * rest / b.profiled_seconds);
 }
 

@@ -100,10 +100,10 @@ void print(const Json& j) {
   for (const auto& [name, number] : j["libraries"].items())
     list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, text(number));
   fmt::print("libraries  {}\n", list);
-  fmt::print("kernels    {:<20}", "cpu_target=");
+  fmt::print("kernels    {:<24}", "cpu_target=");
   for (const Json& t : j["targets"]) fmt::print("{:<13}", text(t));
   for (const auto& [op, by_target] : j["kernels"].items()) {
-    fmt::print("\n           {:<20}", op);
+    fmt::print("\n           {:<24}", op);
     for (const Json& t : j["targets"]) fmt::print("{:<13}", text(by_target[text(t)]));
   }
   fmt::print("\n");

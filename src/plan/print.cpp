@@ -66,7 +66,7 @@ void append_gemms(std::string& out, const PlanReport& r) {
 void append_ops(std::string& out, const PlanReport& r) {
   out += "\noperations of a step\n";
   for (const OpRow& o : r.ops)
-    out += fmt::format("  {:<20}{:>8} x  {:<8}{:>12.4g} GFLOP{:>14}\n", o.op, o.nodes, o.kernel, o.flops / 1e9,
+    out += fmt::format("  {:<24}{:>8} x  {:<8}{:>12.4g} GFLOP{:>14}\n", o.op, o.nodes, o.kernel, o.flops / 1e9,
                        size_text(o.bytes));
 }
 

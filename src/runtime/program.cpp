@@ -58,6 +58,7 @@ KernelShape shape_of(const Graph& g, const Node& n, Types& in, Types& out, int t
 ExecutablePlan plan_executable(NamedGraph named, int threads, CpuTarget target, bool fused) {
   ExecutablePlan plan{std::move(named.name), std::move(named.graph), {}, {}};
   if (fused) {
+    verify(plan.graph, "recording");  // before what fuse finds dead is gone
     fuse(plan.graph);
     verify(plan.graph, "fuse");
   }
