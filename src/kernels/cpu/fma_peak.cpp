@@ -1,12 +1,10 @@
 // The machine's own limit: a loop of independent FMAs in registers. Benchmarks print their speed as a share of it.
 #include <immintrin.h>
 
-#include <cstdint>
+#include "kernels/cpu/probes.h"
 
 namespace nibble::NIBBLE_TARGET {
 
-/// Runs `rounds` rounds of 12 independent FMAs a register width wide; returns the floating-point operations done
-/// (a multiply-add counts as two) and writes one number to `sink` so that nothing is optimised away.
 int64_t fma_loop(int64_t rounds, float* sink) {
 #ifdef __AVX512F__
   using Word = __m512;

@@ -1,0 +1,29 @@
+// The benchmarks of `nibble bench`, one function each. A result is data for --json and text for people, made from it.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/config.h"
+#include "runtime/program.h"
+
+namespace nibble {
+
+struct BenchOptions {
+  int repeats = 10;
+  double seconds = 15;  // no repeat starts after this long
+};
+
+struct BenchResult {
+  nlohmann::ordered_json json;
+  std::string text;
+  std::vector<std::string> warnings;
+};
+
+/// The matrix products of a microbatch, each shape once, and one of 2048 x 2048 x 2048; `plan` is a training program.
+BenchResult bench_gemm(const Config& config, const ProgramPlan& plan, const BenchOptions& options);
+
+/// Whole optimizer steps on synthetic tokens: tokens/s and where the time goes by op.
+BenchResult bench_train(const Config& config, ProgramPlan plan, const BenchOptions& options);
+
+}  // namespace nibble

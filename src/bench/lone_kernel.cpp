@@ -1,0 +1,41 @@
+#include "bench/lone_kernel.h"
+
+#include <algorithm>
+
+#include "passes/memory.h"
+
+namespace nibble {
+
+LoneKernel::LoneKernel(const Op& op, const Types& in, const Attrs& attrs, int threads, CpuTarget target)
+    : attrs_(attrs) {
+  const Types out = result_types({op, in, {}, attrs_, "bench"});
+  choice_ = choose_kernel(op, {in, out, attrs_, threads}, target);
+  for (const Type& t : in) in_.push_back(filled(t));
+  for (size_t k = 0; k < out.size(); ++k) {
+    const auto shares = std::ranges::find(op.in_place, static_cast<int>(k), &InPlace::out);
+    out_.push_back(shares == op.in_place.end() ? filled(out[k]) : in_[static_cast<size_t>(shares->in)]);
+  }
+  if (choice_.workspace != nullptr) workspace_ = allocate(choice_.workspace({in, out, attrs_, threads}));
+}
+
+void LoneKernel::run(ThreadPool& pool) { choice_.run({in_, out_, attrs_, workspace_, pool}); }
+
+std::byte* LoneKernel::allocate(int64_t bytes) {
+  memory_.push_back(std::make_unique<std::byte[]>(static_cast<size_t>(bytes) + arena_alignment));
+  const auto address = reinterpret_cast<uintptr_t>(memory_.back().get());
+  return memory_.back().get() + (arena_alignment - address % arena_alignment) % arena_alignment;
+}
+
+// Numbers in [-0.5, 0.5), ids in [0, 256): values do not change the time, denormals would.
+Tensor LoneKernel::filled(const Type& type) {
+  Tensor t{type, allocate(type.nbytes())};
+  for (int64_t i = 0; i < type.numel(); ++i) {
+    const auto word = static_cast<uint32_t>(i) * 2654435761u;
+    if (type.dtype == DType::f32) t.as<float>()[i] = static_cast<float>(word >> 8) * 0x1p-24f - 0.5f;
+    if (type.dtype == DType::f64) t.as<double>()[i] = static_cast<double>(word >> 8) * 0x1p-24 - 0.5;
+    if (type.dtype == DType::i32) t.as<int32_t>()[i] = static_cast<int32_t>(word >> 24);
+  }
+  return t;
+}
+
+}  // namespace nibble
