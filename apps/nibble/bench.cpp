@@ -4,100 +4,150 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "bench/calibrate.h"
+#include "bench/limits.h"
 #include "command.h"
 #include "core/error.h"
 #include "io/config.h"
+#include "options.h"
 #include "train/fits.h"
+#include "train/machine_file.h"
 #include "train/model_setup.h"
 
 namespace nibble {
 namespace {
 
-int parse_count(const std::string& option, const std::string& word) {
-  int n = 0;
-  for (const char c : word) n = c >= '0' && c <= '9' && n < 100000 ? 10 * n + (c - '0') : -1000000;
-  if (n < 1 || word.empty())
-    throw Error("E002", "--{} {}", option, word).expected("an integer from 1 on", word).hint("--{} 5", option);
-  return n;
+constexpr std::string_view names = "limits, gemm, attention, ops or train";
+
+// What this version measures on its way to `plan`'s prices; `--calibrate` is one more.
+void check_name(const std::string& name) {
+  for (const std::string_view later : {"quantize", "generate", "data", "all"})
+    if (name == later)
+      throw Error("E010", "nibble bench {} is not in this version", name)
+          .where("argument 1")
+          .expected(std::string(names), name)
+          .hint("nibble bench train");
+  for (const std::string_view known : {"limits", "gemm", "attention", "ops", "train", "--calibrate"})
+    if (name == known) return;
+  throw Error("E007", "{}", name.empty() ? "nibble bench needs a name" : "nibble bench has no " + name)
+      .where("argument 1")
+      .expected(std::string(names), name)
+      .hint("nibble bench train");
+}
+
+void print(const BenchResult& result, bool json) {
+  for (const std::string& warning : result.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  const std::string text = json ? result.json.dump(2) + "\n" : result.text;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+// bench limits, bench --calibrate: what is measured goes to the machine's file.
+int run_machine(const std::string& name, const std::vector<std::string>& words) {
+  ResolveOptions options{.command = "bench"};
+  options.flags = {"json"};
+  options.word_options = {"seconds", "out"};
+  const Resolved resolved = resolve(words, options);
+  for (const std::string& notice : resolved.notices) fmt::print(stderr, "{}\n", notice);
+  const Config& config = resolved.config;
+  const int threads = resolve_threads(config.get_int("threads"));
+  const std::vector<int> counts = config.is_set("threads") ? std::vector{threads} : thread_counts(threads);
+  const auto out = resolved.options.find("out");
+  MachineFile file =
+      read_machine(out == resolved.options.end() ? own_machine_path() : std::filesystem::path(out->second));
+  const BenchResult result = name == "limits" ? bench_limits(file.machine, counts, count_option(resolved, "seconds", 3))
+                                              : calibrate(file.machine, counts, config.get_string("cpu_target"),
+                                                          count_option(resolved, "seconds", 30));
+  write_machine(file.path, file.machine);
+  print(result, resolved.options.contains("json"));
+  if (!resolved.options.contains("json")) fmt::print("kept in {}\n", file.path.string());
+  return exit_done;
+}
+
+BenchResult run_bench(const std::string& name, const Config& config, ProgramPlan plan, const BenchOptions& options) {
+  if (name == "gemm") return bench_gemm(config, plan, options);
+  if (name == "attention") return bench_attention(config, plan, options);
+  if (name == "ops") return bench_ops(config, plan, options);
+  return bench_train(config, std::move(plan), options);
 }
 
 int run(const std::vector<std::string>& arguments) {
   const std::string name = arguments.empty() ? "" : arguments[0];
-  for (const std::string_view later : {"attention", "quantize", "generate", "data", "all", "--calibrate"})
-    if (name == later)
-      throw Error("E010", "nibble bench {} is not in this version", name)
-          .where("argument 1")
-          .expected("gemm or train", name)
-          .hint("nibble bench train");
-  if (name != "gemm" && name != "train")
-    throw Error("E007", "{}", name.empty() ? "nibble bench needs a name" : "nibble bench has no " + name)
-        .where("argument 1")
-        .expected("gemm or train", name)
-        .hint("nibble bench train");
-  std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  check_name(name);
+  const std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  if (name == "limits" || name == "--calibrate") return run_machine(name, words);
   for (const std::string& w : words)
-    for (const std::string_view later : {"--save", "--compare", "--layers", "--calibrate"})
+    for (const std::string_view later : {"--save", "--compare", "--layers"})
       if (w == later || w.starts_with(std::string(later) + "="))
         throw Error("E010", "nibble bench {} is not in this version", later)
             .hint("nibble bench {} --json > file", name);
   ResolveOptions options{.command = "bench"};
   options.flags = {"json"};
   options.word_options = {"repeats", "seconds"};
-  Resolved resolved = resolve(words, options);
-  if (!resolved.config.is_set("model_name")) {
-    words.insert(words.begin(), "model_name=nibble-34m");
-    resolved = resolve(words, options);
-  }
+  const Resolved resolved = resolve_with_model(words, options);
   for (const std::string& notice : resolved.notices) fmt::print(stderr, "{}\n", notice);
-  const auto count = [&](const std::string& option, int otherwise) {
-    return resolved.options.contains(option) ? parse_count(option, resolved.options.at(option)) : otherwise;
-  };
-  const BenchOptions bench_options{.repeats = count("repeats", name == "gemm" ? 15 : 10),
-                                   .seconds = static_cast<double>(count("seconds", 15))};
+  const BenchOptions bench_options{.repeats = count_option(resolved, "repeats", name == "train" ? 10 : 15),
+                                   .seconds = static_cast<double>(count_option(resolved, "seconds", 15))};
   ProgramPlan plan = plan_training(step_of(resolved.config), resolve_threads(resolved.config.get_int("threads")),
                                    resolve_target(resolved.config.get_string("cpu_target")));
   check_fits(resolved.config, plan);
-  const BenchResult result = name == "gemm" ? bench_gemm(resolved.config, plan, bench_options)
-                                            : bench_train(resolved.config, std::move(plan), bench_options);
-  for (const std::string& warning : result.warnings) fmt::print(stderr, "warning: {}\n", warning);
-  const std::string text = resolved.options.contains("json") ? result.json.dump(2) + "\n" : result.text;
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  print(run_bench(name, resolved.config, std::move(plan), bench_options), resolved.options.contains("json"));
   return exit_done;
 }
 
 constexpr std::string_view help =
     R"(DESCRIPTION
-    gemm    the matrix products of a training step, each with the kernel that
-            training uses, and one of 2048 x 2048 x 2048
-    train   whole optimizer steps on synthetic tokens: tokens/s, and where the
-            time goes by operation
+    limits       what this machine can do at most, for 1 to all threads: multiply-
+                 adds of float32, BF16 and int8, loads from each cache, reads,
+                 copies and streaming stores of memory. Kept in this machine's file
+    gemm         the matrix products of a training step, each with the kernel that
+                 training uses, and one of 2048 x 2048 x 2048
+    attention    attention of the model, forward and backward, T from 128 to 8192
+    ops          every other operation of a step, at the node that moves most bytes
+    train        whole optimizer steps on synthetic tokens: tokens/s, where the time
+                 goes by operation, and how long the first loss took
+    --calibrate  limits, and what `nibble plan` needs to predict the time of a step:
+                 every operation of training steps of seven shapes; then predicts
+                 and times three others. About a minute for each thread count and
+                 format. Kept in this machine's file
 
-    Speeds are medians, also given as a share of the machine's FMA peak, which is
-    measured in between on all threads. GB/s counts every operand once.
+    Speeds are medians, also given as a share of the limit that applies: the peak
+    of the operands' format, which is measured in between on all threads, or bytes
+    over the bandwidth of the smallest cache that holds them, or of memory. GB/s
+    counts every operand once.
 
 KEYS
     those of nibble train; model_name=nibble-34m if none is given. threads,
-    cpu_target, per_device_batch_size, max_target_length matter most.
+    cpu_target, per_device_batch_size, max_target_length matter most. limits and
+    --calibrate take threads (that count only) and cpu_target.
 
 OPTIONS
-    --repeats N   at most N repeats (gemm 15, train 10)
-    --seconds N   no repeat starts after N seconds (15); one always runs
+    --repeats N   at most N repeats (15; train 10)
+    --seconds N   no repeat starts after N seconds (15); one always runs. limits: for
+                  each thread count (3); --calibrate: for each and each format (30)
+    --out FILE    limits, --calibrate: keep the figures there, for machine=FILE
     --json        one JSON object
 
+FILES
+    $XDG_CACHE_HOME/nibble/machine-CPU-HASH.json, else under ~/.cache
+
 EXIT STATUS
-    0 done   64 usage, not in this version   69 cpu_target is not on this CPU
+    0 done   64 usage, not in this version   65 a wrong machine file (E114)
+    69 cpu_target is not on this CPU   73, 74 the file cannot be written
     78 it does not fit (E107)
 
 EXAMPLES
-    nibble bench gemm
+    nibble bench limits
+    nibble bench --calibrate threads=2
     nibble bench train threads=1 cpu_target=avx2
     nibble bench train model_name=smollm2-135m max_target_length=256 --json
 )";
 
 }  // namespace
 
-constinit const Command bench_command{"bench",
-                                      "nibble bench gemm|train [key=value ...] [--repeats N] [--seconds N] [--json]",
-                                      "speed as a share of this machine's peak", help, run};
+constinit const Command bench_command{
+    "bench",
+    "nibble bench limits|gemm|attention|ops|train|--calibrate [key=value ...] [--repeats N] [--seconds N] [--out FILE]"
+    " [--json]",
+    "speed as a share of this machine's limits", help, run};
 
 }  // namespace nibble

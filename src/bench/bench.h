@@ -23,6 +23,12 @@ struct BenchResult {
 /// The matrix products of a microbatch, each shape once, and one of 2048 x 2048 x 2048; `plan` is a training program.
 BenchResult bench_gemm(const Config& config, const ProgramPlan& plan, const BenchOptions& options);
 
+/// Attention of the model, forward and backward, at lengths from 128 to 8192.
+BenchResult bench_attention(const Config& config, const ProgramPlan& plan, const BenchOptions& options);
+
+/// Every other op of a step, at the node of it that moves most bytes.
+BenchResult bench_ops(const Config& config, const ProgramPlan& plan, const BenchOptions& options);
+
 /// Whole optimizer steps on synthetic tokens: tokens/s and where the time goes by op.
 BenchResult bench_train(const Config& config, ProgramPlan plan, const BenchOptions& options);
 

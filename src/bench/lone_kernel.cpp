@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "numerics/bf16.h"
 #include "passes/memory.h"
 
 namespace nibble {
 
-LoneKernel::LoneKernel(const Op& op, const Types& in, const Attrs& attrs, int threads, CpuTarget target)
-    : attrs_(attrs) {
-  const Types out = result_types({op, in, {}, attrs_, "bench"});
+LoneKernel::LoneKernel(const Op& op, const Types& in, const Attrs& attrs, int threads, CpuTarget target, int32_t ids)
+    : attrs_(attrs), ids_(ids), results_(result_types({op, in, {}, attrs_, "bench"})) {
+  const Types& out = results_;
   choice_ = choose_kernel(op, {in, out, attrs_, threads}, target);
   for (const Type& t : in) in_.push_back(filled(t));
   for (size_t k = 0; k < out.size(); ++k) {
@@ -26,14 +27,26 @@ std::byte* LoneKernel::allocate(int64_t bytes) {
   return memory_.back().get() + (arena_alignment - address % arena_alignment) % arena_alignment;
 }
 
-// Numbers in [-0.5, 0.5), ids in [0, 256): values do not change the time, denormals would.
+// Numbers in [-0.5, 0.5): values do not change the time, denormals would.
 Tensor LoneKernel::filled(const Type& type) {
   Tensor t{type, allocate(type.nbytes())};
   for (int64_t i = 0; i < type.numel(); ++i) {
     const auto word = static_cast<uint32_t>(i) * 2654435761u;
-    if (type.dtype == DType::f32) t.as<float>()[i] = static_cast<float>(word >> 8) * 0x1p-24f - 0.5f;
-    if (type.dtype == DType::f64) t.as<double>()[i] = static_cast<double>(word >> 8) * 0x1p-24 - 0.5;
-    if (type.dtype == DType::i32) t.as<int32_t>()[i] = static_cast<int32_t>(word >> 24);
+    const float x = static_cast<float>(word >> 8) * 0x1p-24f - 0.5f;
+    switch (type.dtype) {
+      case DType::f32:
+        t.as<float>()[i] = x;
+        break;
+      case DType::f64:
+        t.as<double>()[i] = static_cast<double>(x);
+        break;
+      case DType::i32:
+        t.as<int32_t>()[i] = ids_ == 0 ? 1 : static_cast<int32_t>((word >> 8) % static_cast<uint32_t>(ids_));
+        break;
+      case DType::bf16:
+        t.as<BFloat16>()[i] = round_bf16(x);
+        break;
+    }
   }
   return t;
 }

@@ -18,11 +18,20 @@ double median(std::vector<double> x) {
   return (x[(x.size() - 1) / 2] + x[x.size() / 2]) / 2;
 }
 
-Peak::Peak(ThreadPool& pool) : pool_(pool) {
-  if (cpu_runs(CpuTarget::avx512))
-    loop_ = avx512::fma_loop, name_ = "avx512";
-  else if (cpu_runs(CpuTarget::avx2))
-    loop_ = avx2::fma_loop, name_ = "avx2";
+Peak::Peak(ThreadPool& pool, std::string_view format) : pool_(pool), format_(format) {
+  const bool wide = cpu_runs(CpuTarget::avx512), narrow = cpu_runs(CpuTarget::avx2);
+  if (format == "bf16" && cpu_runs(CpuTarget::avx512_bf16)) {
+    loop_ = avx512::bf16_loop, name_ = "BF16 peak {:.1f} GFLOP/s (vdpbf16ps";
+  } else if (format == "int8" && narrow) {
+    loop_ = cpu_has_vnni() ? avx512::int8_loop : avx2::int8_loop;
+    name_ = cpu_has_vnni() ? "int8 peak {:.1f} Gop/s (vpdpbusd" : "int8 peak {:.1f} Gop/s (maddubs";
+  } else {
+    own_ = format == "f32";
+    if (wide)
+      loop_ = avx512::fma_loop, name_ = "FMA peak {:.1f} GFLOP/s (avx512";
+    else if (narrow)
+      loop_ = avx2::fma_loop, name_ = "FMA peak {:.1f} GFLOP/s (avx2";
+  }
   sinks_.resize(static_cast<size_t>(pool.size()) * 16);
   measure();  // clocks and workers wake up
   samples_.clear();
@@ -44,9 +53,12 @@ double Peak::measure() {
   return samples_.back();
 }
 
-std::string Peak::text() const {
-  if (loop_ == nullptr) return "FMA peak unknown: no AVX2";
-  return fmt::format("FMA peak {:.1f} GFLOP/s ({}, all threads, median of {})", flops() / 1e9, name_, samples_.size());
+PeakSummary Peak::summary() const {
+  if (loop_ == nullptr) return {format_, "FMA peak unknown: no AVX2", 0};
+  return {
+      format_,
+      fmt::format(fmt::runtime(name_), flops() / 1e9) + fmt::format(", all threads, median of {})", samples_.size()),
+      flops()};
 }
 
 void Timing::add(double seconds, double peak, double flops) {

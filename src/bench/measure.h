@@ -2,6 +2,7 @@
 // pairs: on a shared machine both see the same weather.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/threads.h"
@@ -13,19 +14,30 @@ double now();
 /// 0 of nothing.
 double median(std::vector<double> x);
 
-/// FMA operations a second of all threads together, in pieces of about 10 ms; 0 on a CPU without FMA.
+/// What a Peak has to say of a whole run.
+struct PeakSummary {
+  std::string format, text;
+  double flops = 0;
+};
+
+/// Multiply-adds a second of all threads together, in pieces of about 10 ms, for operands of a format: "f32", "bf16",
+/// "int8". A format without an instruction of its own is expanded to f32 and has its peak. 0 on a CPU without FMA.
 class Peak {
  public:
-  explicit Peak(ThreadPool& pool);
+  explicit Peak(ThreadPool& pool, std::string_view format = "f32");
+  bool has_own_loop() const { return own_; }
   /// Measures, remembers and returns operations a second; 0: unknown.
   double measure();
   double flops() const { return median(samples_); }
-  std::string text() const;
+  const std::string& format() const { return format_; }
+  PeakSummary summary() const;
 
  private:
   ThreadPool& pool_;
   int64_t (*loop_)(int64_t, float*) = nullptr;
-  const char* name_ = "none";
+  std::string format_;
+  const char* name_ = "";
+  bool own_ = true;
   std::vector<float> sinks_;
   std::vector<double> samples_;
 };

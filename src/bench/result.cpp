@@ -4,7 +4,7 @@
 
 namespace nibble {
 
-BenchResult begin_result(const char* what, const Config& config, const ProgramPlan& plan, const Peak& peak) {
+BenchResult begin_result(const char* what, const Config& config, const ProgramPlan& plan, const PeakSummary& peak) {
   const std::string model = config.get_string("model_name");
   BenchResult r;
   r.json = {{"bench", what},
@@ -14,9 +14,10 @@ BenchResult begin_result(const char* what, const Config& config, const ProgramPl
             {"cpu_target", name_of(plan.target)},
             {"threads", plan.threads},
             {"model_name", model},
-            {"fma_peak_flops", peak.flops()}};
+            {"peak_format", peak.format},
+            {"peak_flops", peak.flops}};
   r.text = fmt::format("bench {}   {}   {}, {}, {} thread{}   nibble {} {}\n{}\n\n", what, model, cpu_name(),
-                       name_of(plan.target), plan.threads, plan.threads == 1 ? "" : "s", version, commit, peak.text());
+                       name_of(plan.target), plan.threads, plan.threads == 1 ? "" : "s", version, commit, peak.text);
   return r;
 }
 

@@ -6,6 +6,6 @@
 namespace nibble {
 
 /// Program, CPU, threads, model and the peak measured in this run.
-BenchResult begin_result(const char* what, const Config& config, const ProgramPlan& plan, const Peak& peak);
+BenchResult begin_result(const char* what, const Config& config, const ProgramPlan& plan, const PeakSummary& peak);
 
 }  // namespace nibble

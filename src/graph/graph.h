@@ -69,6 +69,7 @@ extern const Op input_op, read_op;
 /// Cost of one node: floating-point operations as executed (a multiply-add is two) and bytes read plus written.
 struct Cost {
   int64_t flops = 0, bytes = 0;
+  int64_t functions = 0;  // exponentials and other functions that cost far more than an operation
 };
 
 /// Types and attributes of a node under construction; what shape and cost rules see.

@@ -19,7 +19,7 @@ constexpr Key run_rows[] = {
     {"hardware", choice, "auto", "tpu", "auto|cpu|gpu|gpu_multiprocess", "auto|cpu", o, "where to run; gpu_multiprocess means gpu"},
     {"devices", integer, "-1", "", "-1|>=1", "-1|1", o, "devices of the run; -1: all GPUs, or 1 on a CPU"},
     {"threads", integer, "0", "", ">=0", every, o, "CPU threads; 0: all cores; never changes a result"},
-    {"machine", text, "\"\"", "", "", only_default, o, "name or file of configs/hardware that `nibble plan` prices; empty: this machine"},
+    {"machine", path, "\"\"", "", "", every, o, "file of `nibble bench --calibrate` that a run is priced with; empty: this machine's own"},
     {"steps", integer, "150001", "", "-1|>=0", every, o, "optimizer steps of the run; -1: learning_rate_schedule_steps"},
     {"token_budget", integer, "0", "", ">=0", every, o, "train on so many tokens instead: steps = budget / tokens per step, rounded up; 0: off"},
     {"per_device_batch_size", number, "12", "", ">0", every, o, "sequences per device and microbatch; a fraction if times devices it is whole"},

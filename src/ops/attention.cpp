@@ -26,10 +26,12 @@ Types attention_shape(const OpCall& c) {
   require_qkv(c, c.in[0], c.in[1], c.in[2], c.in[3]);
   return {c.in[0], c.in[0].drop_last().as(DType::f32)};
 }
-int64_t product_flops(const OpCall& c, const Type& q, int products) {
-  return int64_t{2} * products * q.dim(0) * q.dim(2) * q.dim(3) * causal_pairs(q.dim(1), c.attrs.get_int("window"));
+// One exponential a pair and head.
+Cost product_cost(const OpCall& c, const Type& q, int products) {
+  const int64_t pairs = q.dim(0) * q.dim(2) * causal_pairs(q.dim(1), c.attrs.get_int("window"));
+  return {int64_t{2} * products * q.dim(3) * pairs, c.io_bytes(), pairs};
 }
-Cost attention_cost(const OpCall& c) { return {product_flops(c, c.in[0], 2), c.io_bytes()}; }
+Cost attention_cost(const OpCall& c) { return product_cost(c, c.in[0], 2); }
 
 void attention_vjp(Vjp& g) {
   NIBBLE_CHECK(!g.grad(1).valid(), "{}: lse is for the gradient alone, nothing else reads it", g.node().label);
@@ -46,7 +48,7 @@ Types attention_grad_shape(const OpCall& c) {
             to_string(c.in[1]));
   return {c.in[1], c.in[2], c.in[3]};
 }
-Cost attention_grad_cost(const OpCall& c) { return {product_flops(c, c.in[1], 5), c.io_bytes()}; }
+Cost attention_grad_cost(const OpCall& c) { return product_cost(c, c.in[1], 5); }
 
 }  // namespace
 

@@ -20,7 +20,9 @@ Types ce_shape(const OpCall& c) {
   const Type loss = c.in[0].drop_last().as(DType::f32);
   return {loss, loss};
 }
-Cost ce_cost(const OpCall& c) { return {2 * c.in[0].numel() * c.in[1].dim(0), c.io_bytes()}; }
+Cost ce_cost(const OpCall& c) {
+  return {2 * c.in[0].numel() * c.in[1].dim(0), c.io_bytes(), c.in[0].rows() * c.in[1].dim(0)};
+}
 
 void ce_vjp(Vjp& g) {
   Builder& b = g.builder();
@@ -40,7 +42,9 @@ Types ce_grad_shape(const OpCall& c) {
   const Type loss = c.in[1].drop_last().as(DType::f32);
   return {c.in[0], c.in[1], loss, loss};
 }
-Cost ce_grad_cost(const OpCall& c) { return {6 * c.in[1].numel() * c.in[2].dim(0), c.io_bytes()}; }
+Cost ce_grad_cost(const OpCall& c) {
+  return {6 * c.in[1].numel() * c.in[2].dim(0), c.io_bytes(), c.in[1].rows() * c.in[2].dim(0)};
+}
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ops/ops.h"
+#include "plan/work.h"
 
 namespace nibble {
 namespace {
@@ -292,11 +293,11 @@ PlanReport make_report(const ProgramPlan& plan, PlanSubject subject, bool layers
     for (size_t i = 0; i < e.kernels.size(); ++i)
       if (!e.kernels[i].refusals.empty())
         refusals.insert(fmt::format("{}: {}", e.graph.nodes[i].op->name, e.kernels[i].refusals));
-    const bool each = e.name == "microbatch";
-    if (!each && e.name != "gradient_norm" && e.name != "update") continue;
-    const double times = each ? static_cast<double>(r.subject.accumulation) : 1;
+    const int64_t runs = runs_a_step(e.name, r.subject.accumulation);
+    if (runs == 0) continue;
+    const auto times = static_cast<double>(runs);
     for (OpRow row : op_rows(e)) {
-      row.flops *= times, row.bytes *= times, row.nodes *= each ? r.subject.accumulation : 1;
+      row.flops *= times, row.bytes *= times, row.nodes *= runs;
       r.executed_flops += row.flops, r.traffic_bytes += row.bytes;
       const auto at =
           std::ranges::find_if(r.ops, [&](const OpRow& o) { return o.op == row.op && o.kernel == row.kernel; });

@@ -1,6 +1,6 @@
 // What a ProgramPlan says before anything is allocated: memory by class, the largest tensors, every matrix product
 // with its kernel, FLOPs and traffic of a step. `nibble plan` prints it, E107 quotes it.
-// Source: spec/plan.md 3, 4.1, 11 (this version prices no machine: no step time).
+// Source: spec/plan.md 3, 4.1, 11. The time of a step: plan/price.h.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

@@ -113,10 +113,16 @@ void Executable::run(Gradients gradients) {
     for (const Step& s : steps_) call(s, gradients);
     return;
   }
+  const auto clock = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = clock();
     call(steps_[i], gradients);
-    seconds_[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double end = clock();
+    seconds_[i] += end - start;
+    if (spans_ != nullptr)
+      spans_->push_back({static_cast<int32_t>(steps_[i].node - plan_->graph.nodes.data()), start, end});
   }
 }
 

@@ -53,6 +53,12 @@ ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget 
 /// What a run does with the sums that gradient states hold: go on with them, or start anew from +0.
 enum class Gradients { add, replace };
 
+/// When a node ran, by the steady clock.
+struct Span {
+  int32_t node;
+  double start, end;  // seconds
+};
+
 class Executable {
  public:
   Tensor input(std::string_view name) const;
@@ -61,6 +67,8 @@ class Executable {
   /// states that it writes were +0, without zeroing or reading them first.
   void run(Gradients gradients = Gradients::add);
   void set_profiling(bool on) { profiling_ = on; }
+  /// Profiled runs also append a span per computing node, if `to` is not null. Its capacity is the caller's business.
+  void record(std::vector<Span>* to) { spans_ = to; }
   /// By computing node, in order of execution.
   const std::vector<double>& seconds() const { return seconds_; }
   /// Runs all nodes and checks every result; the first non-finite element found is reported through `found`.
@@ -93,6 +101,7 @@ class Executable {
   std::byte* workspace_ = nullptr;
   bool profiling_ = false;
   std::vector<double> seconds_;
+  std::vector<Span>* spans_ = nullptr;
 };
 
 class Program {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "apps/outcome.h"
+#include "temporary_folder.h"
 
 namespace nibble {
 namespace {
@@ -56,8 +57,80 @@ TEST(Bench, TextHasTheTable) {
     EXPECT_NE(r.out.find(part), std::string::npos) << part << " in\n" << r.out;
 }
 
+TEST(Bench, AttentionAtSeveralLengths) {
+  const Outcome r = outcome_of(bench_command, {"attention", "model_name=nibble-1m", "per_device_batch_size=1",
+                                               "max_target_length=256", "--repeats", "1", "--json", "threads=2"});
+  ASSERT_EQ(r.exit, 0) << r.message;
+  const auto j = nlohmann::json::parse(r.out);
+  ASSERT_EQ(j["attentions"].size(), 8u);
+  for (size_t i = 0; i < 8; i += 2) {
+    const auto &forward = j["attentions"][i], &backward = j["attentions"][i + 1];
+    EXPECT_EQ(forward["pass"], "forward");
+    EXPECT_EQ(backward["pass"], "backward");
+    const int64_t length = forward["length"], rows = forward["rows"];
+    EXPECT_EQ(rows, std::max<int64_t>(1, 256 / length));
+    const double pairs = static_cast<double>(rows * length * (length + 1) / 2), of = 4.0 * 4 * 32;  // 4 D, 4 heads
+    EXPECT_NEAR(forward["flops_per_second"].get<double>() * forward["seconds"].get<double>() / (of * pairs), 1, 1e-9);
+    EXPECT_NEAR(backward["flops_per_second"].get<double>() * backward["seconds"].get<double>() / (2.5 * of * pairs), 1,
+                1e-9);
+  }
+}
+
+TEST(Bench, OpsThatMoveBytes) {
+  const Outcome r = outcome_of(bench_command, {"ops", "model_name=nibble-1m", "per_device_batch_size=2",
+                                               "max_target_length=64", "--repeats", "1", "--json", "threads=1"});
+  ASSERT_EQ(r.exit, 0) << r.message;
+  const auto j = nlohmann::json::parse(r.out);
+  std::set<std::string> ops;
+  for (const auto& o : j["ops"]) {
+    EXPECT_TRUE(ops.insert(o["op"]).second) << o;
+    EXPECT_NEAR(o["bytes_per_second"].get<double>() * o["seconds"].get<double>() / o["bytes"].get<double>(), 1, 1e-9);
+    if (cpu_runs(CpuTarget::avx2)) {
+      EXPECT_GT(o["share_of_limit"].get<double>(), 0) << o;
+    }
+  }
+  EXPECT_TRUE(ops.contains("adamw") || ops.contains("adamw_squares"));
+  EXPECT_FALSE(ops.contains("linear"));
+}
+
+TEST(Bench, LimitsAreKeptInAFile) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "sub/machine.json";
+  const Outcome r = outcome_of(bench_command, {"limits", "threads=1", "--seconds", "1", "--out", file});
+  ASSERT_EQ(r.exit, 0) << r.message;
+  EXPECT_NE(r.out.find("kept in " + file), std::string::npos) << r.out;
+  const Machine m = parse_machine(content_of(file), file);
+  EXPECT_EQ(m.cpu, cpu_name());
+  ASSERT_EQ(m.limits.size(), 1u);
+  if (cpu_runs(CpuTarget::avx2)) {
+    EXPECT_GT(m.limits[0].f32, 0);
+  }
+  // The file serves the other benchmarks, and two threads are added to it.
+  EXPECT_EQ(outcome_of(bench_command, {"ops", "model_name=nibble-1m", "threads=1", "max_target_length=16",
+                                       "--repeats=1", "machine=" + file})
+                .exit,
+            0);
+  const Outcome two = outcome_of(bench_command, {"limits", "threads=2", "--seconds=1", "--json", "--out=" + file});
+  ASSERT_EQ(two.exit, 0) << two.message;
+  EXPECT_EQ(nlohmann::json::parse(two.out)["limits"].size(), 2u);
+  EXPECT_EQ(parse_machine(content_of(file), file).limits.size(), 2u);
+  EXPECT_EQ(outcome_of(bench_command, {"limits", "--out", folder.write("bad.json", "[]")}).id, "E114");
+}
+
+TEST(Bench, TrainSaysHowLongTheFirstLossTook) {  // T62
+  const Outcome r = outcome_of(bench_command, {"train", "model_name=nibble-1m", "per_device_batch_size=1",
+                                               "max_target_length=16", "--repeats=1", "--json"});
+  ASSERT_EQ(r.exit, 0) << r.message;
+  const auto j = nlohmann::json::parse(r.out);
+  EXPECT_GT(j["first_step_begins_seconds"].get<double>(), 0);
+  EXPECT_GE(j["first_loss_seconds"].get<double>(), j["first_step_begins_seconds"].get<double>());
+  double rows = j["outside_seconds"];
+  for (const auto& o : j["operations"]) rows += o["seconds"].get<double>();
+  EXPECT_NEAR(rows / j["profiled_seconds"].get<double>(), 1, 0.02);
+}
+
 TEST(Bench, WhatIsNotThereIsNamed) {
-  for (const char* name : {"attention", "quantize", "generate", "data", "all", "--calibrate"}) {
+  for (const char* name : {"quantize", "generate", "data", "all"}) {
     const Outcome r = outcome_of(bench_command, {name});
     EXPECT_EQ(r.id, "E010") << name;
     EXPECT_NE(r.message.find("not in this version"), std::string::npos) << r.message;

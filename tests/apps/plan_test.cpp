@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/outcome.h"
+#include "temporary_folder.h"
 
 namespace nibble {
 namespace {
@@ -61,12 +62,42 @@ TEST(PlanL12, WhatTrainRefusesPlanRefuses) {
 }
 
 TEST(PlanL32, LaterOptionsAreRefusedByName) {
-  for (const char* word : {"--search", "--rows=rows.json", "--compare", "machine=h100"}) {
+  for (const char* word : {"--search", "--rows=rows.json", "--compare"}) {
     const Outcome r = outcome_of(plan_command, {word});
     EXPECT_EQ(r.id, "E010") << word;
     EXPECT_EQ(r.exit, exit_usage) << word;
     EXPECT_NE(r.message.find("not in this version"), std::string::npos) << r.message;
   }
+}
+
+// The time of a step comes from a machine file; without one a line says what makes it.
+TEST(PlanL32, TheMachineIsAFile) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(outcome_of(plan_command, {"machine=h100"}).id, "E113");
+  EXPECT_EQ(outcome_of(plan_command, {"machine=" + folder.write("bad.json", "{}")}).id, "E114");
+  Machine m = this_machine();
+  const auto plan_with = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"machine=" + folder.write("machine.json", machine_text(m)), "model_name=nibble-1m",
+                               "threads=2", "cpu_target=ref"});
+    return outcome_of(plan_command, words);
+  };
+  const Outcome without = plan_with({});
+  EXPECT_EQ(without.exit, 0);
+  EXPECT_NE(without.out.find("machine.json has no prices for 2 threads; `nibble bench --calibrate`"), std::string::npos)
+      << without.out;
+  EXPECT_TRUE(nlohmann::json::parse(plan_with({"--json"}).out)["time"].is_null());
+  m.date = "2026-01-31 12:00 UTC", m.version = "0.1.0 abc";
+  m.limits = {{.threads = 2, .f32 = 1e11, .l1 = 1e11, .l2 = 1e11, .l3 = 1e11, .read = 1e10, .copy = 1e10}};
+  m.prices = {{.op = "linear", .kernel = "ref", .format = "f32", .threads = 2, .flop = 1e-9}};
+  const Outcome with = plan_with({});
+  EXPECT_EQ(with.exit, 0) << with.message;
+  for (const char* part : {"s a step +-10 %", "tokens/s", "measured 2026-01-31 12:00 UTC by nibble 0.1.0 abc",
+                           "taken at the machine's limits: "})
+    EXPECT_NE(with.out.find(part), std::string::npos) << part << " in\n" << with.out;
+  const auto j = nlohmann::json::parse(plan_with({"--json"}).out);
+  double sum = 0;
+  for (const auto& [name, seconds] : j["time"]["parts"].items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum, j["time"]["step_seconds"].get<double>(), 1e-9);
 }
 
 }  // namespace

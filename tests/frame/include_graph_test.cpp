@@ -35,7 +35,7 @@ const Folder folders[] = {
     {"data",     {"core"}},
     {"sample",   {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io"}},
     {"train",    {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io", "sample"}},
-    {"bench",    {"core", "graph", "ops", "passes", "kernels", "runtime", "models", "plan", "io", "train"}},
+    {"bench",    {"core", "numerics", "graph", "ops", "passes", "kernels", "runtime", "models", "plan", "io", "train"}},
     {"report",   {"core"}}};
 // clang-format on
 

@@ -2,7 +2,12 @@
 
 #include <cpuid.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
 
 namespace nibble {
 namespace {
@@ -43,6 +48,37 @@ bool cpu_runs(CpuTarget target) {
       return cpu_runs(CpuTarget::avx512) && has_avx512_bf16();
   }
   return false;
+}
+
+bool cpu_has_vnni() { return cpu_runs(CpuTarget::avx512) && __builtin_cpu_supports("avx512vnni"); }
+
+// Linux says it in /sys: index0..3 with a level, a type, a size as "32K", and the CPUs that share it as "0-1,4".
+CacheSizes cache_sizes() {
+  const auto word = [](int index, const char* name) {
+    std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + std::to_string(index) + "/" + name);
+    std::string text;
+    file >> text;
+    return text;
+  };
+  CacheSizes sizes;
+  for (int i = 0; i < 8; ++i) {
+    const std::string level = word(i, "level"), size = word(i, "size");
+    if (level.empty() || size.empty() || word(i, "type") == "Instruction") continue;
+    const int64_t bytes = std::strtoll(size.c_str(), nullptr, 10) * (size.back() == 'M' ? 1 << 20 : 1 << 10);
+    if (level == "1") sizes.l1 = bytes;
+    if (level == "2") sizes.l2 = bytes;
+    if (level != "3") continue;
+    int64_t sharing = 0;
+    std::istringstream list(word(i, "shared_cpu_list"));
+    for (std::string range; std::getline(list, range, ',');) {
+      const size_t dash = range.find('-');
+      const int64_t first = std::strtoll(range.c_str(), nullptr, 10);
+      sharing += dash == std::string::npos ? 1 : std::strtoll(range.c_str() + dash + 1, nullptr, 10) - first + 1;
+    }
+    const auto cpus = static_cast<int64_t>(std::thread::hardware_concurrency());
+    sizes.l3 = bytes * std::max<int64_t>(1, sharing > 0 ? cpus / sharing : 1);
+  }
+  return sizes;
 }
 
 std::vector<CpuTarget> cpu_targets() {
