@@ -5,10 +5,12 @@
 #include <cstdio>
 
 #include "bench/calibrate.h"
+#include "bench/compare.h"
 #include "bench/limits.h"
 #include "command.h"
 #include "core/error.h"
 #include "io/config.h"
+#include "io/file.h"
 #include "options.h"
 #include "train/fits.h"
 #include "train/machine_file.h"
@@ -70,19 +72,48 @@ BenchResult run_bench(const std::string& name, const Config& config, ProgramPlan
   return bench_train(config, std::move(plan), options);
 }
 
+struct Guard {
+  std::string save, compare, saved;  // files, and the text of the one to compare with
+  double tolerance = 0.05;
+};
+
+// Reads the file before anything is measured: a wrong name is known at once.
+Guard guard_of(const Resolved& resolved) {
+  Guard g;
+  const auto option = [&](const std::string& name) {
+    const auto at = resolved.options.find(name);
+    return at == resolved.options.end() ? std::string() : at->second;
+  };
+  g.save = option("save"), g.compare = option("compare");
+  g.tolerance = 0.01 * count_option(resolved, "tolerance", 5);
+  if (!g.compare.empty()) g.saved = read_file(g.compare);
+  if (resolved.options.contains("tolerance") && g.compare.empty())
+    throw Error("E102", "--tolerance without --compare").hint("nibble bench train --compare FILE --tolerance 5");
+  return g;
+}
+
+// Compares, then saves. Returns whether no row got slower.
+bool apply(const Guard& guard, BenchResult& result) {
+  if (result.samples.empty() && !(guard.save.empty() && guard.compare.empty()))
+    throw Error("E503", "no limit of this CPU can be timed beside the repeats: it has no AVX2")
+        .hint("nibble bench {} --json > file", result.json["bench"].get<std::string>());
+  const bool fine = guard.compare.empty() || compare_bench(result, guard.saved, guard.compare, guard.tolerance);
+  if (!guard.save.empty()) replace_file(guard.save, saved_bench(result));
+  return fine;
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::string name = arguments.empty() ? "" : arguments[0];
   check_name(name);
   const std::vector<std::string> words(arguments.begin() + 1, arguments.end());
   if (name == "limits" || name == "--calibrate") return run_machine(name, words);
   for (const std::string& w : words)
-    for (const std::string_view later : {"--save", "--compare", "--layers"})
-      if (w == later || w.starts_with(std::string(later) + "="))
-        throw Error("E010", "nibble bench {} is not in this version", later)
-            .hint("nibble bench {} --json > file", name);
+    if (w == "--layers" || w.starts_with("--layers="))
+      throw Error("E010", "nibble bench --layers is not in this version")
+          .hint("nibble bench {} override_model_config=true base_num_decoder_layers=1", name);
   ResolveOptions options{.command = "bench"};
   options.flags = {"json"};
-  options.word_options = {"repeats", "seconds"};
+  options.word_options = {"repeats", "seconds", "save", "compare", "tolerance"};
   const Resolved resolved = resolve_with_model(words, options);
   for (const std::string& notice : resolved.notices) fmt::print(stderr, "{}\n", notice);
   const BenchOptions bench_options{.repeats = count_option(resolved, "repeats", name == "train" ? 10 : 15),
@@ -90,8 +121,11 @@ int run(const std::vector<std::string>& arguments) {
   ProgramPlan plan = plan_training(step_of(resolved.config), resolve_threads(resolved.config.get_int("threads")),
                                    resolve_target(resolved.config.get_string("cpu_target")));
   check_fits(resolved.config, plan);
-  print(run_bench(name, resolved.config, std::move(plan), bench_options), resolved.options.contains("json"));
-  return exit_done;
+  const Guard guard = guard_of(resolved);
+  BenchResult result = run_bench(name, resolved.config, std::move(plan), bench_options);
+  const bool fine = apply(guard, result);
+  print(result, resolved.options.contains("json"));
+  return fine ? exit_done : exit_no;
 }
 
 constexpr std::string_view help =
@@ -125,20 +159,29 @@ OPTIONS
     --seconds N   no repeat starts after N seconds (15); one always runs. limits: for
                   each thread count (3); --calibrate: for each and each format (30)
     --out FILE    limits, --calibrate: keep the figures there, for machine=FILE
+    --save FILE   keep the share of every repeat of gemm, attention, ops or train
+    --compare FILE  judge this run against a saved one, row by row: ratio of the
+                  medians, its 99 % interval (bootstrap), verdict. Each repeat is a
+                  share of a limit timed right beside it (multiply-adds; for ops a
+                  copy of as many bytes), so that the machine's weather divides out
+    --tolerance N percent that a row may lose (5). It is slower if the whole
+                  interval lies below
     --json        one JSON object
 
 FILES
     $XDG_CACHE_HOME/nibble/machine-CPU-HASH.json, else under ~/.cache
 
 EXIT STATUS
-    0 done   64 usage, not in this version   65 a wrong machine file (E114)
+    0 done   1 a row got slower than --compare allows   64 usage, not in this version   65 a wrong machine file (E114)
     69 cpu_target is not on this CPU   73, 74 the file cannot be written
-    78 it does not fit (E107)
+    66 no file to compare with   78 it does not fit (E107), or a saved benchmark of
+    another CPU or configuration (E117)
 
 EXAMPLES
     nibble bench limits
     nibble bench --calibrate threads=2
     nibble bench train threads=1 cpu_target=avx2
+    nibble bench ops --save before.json; ...; nibble bench ops --compare before.json
     nibble bench train model_name=smollm2-135m max_target_length=256 --json
 )";
 
@@ -147,7 +190,7 @@ EXAMPLES
 constinit const Command bench_command{
     "bench",
     "nibble bench limits|gemm|attention|ops|train|--calibrate [key=value ...] [--repeats N] [--seconds N] [--out FILE]"
-    " [--json]",
+    " [--save FILE] [--compare FILE] [--tolerance N] [--json]",
     "speed as a share of this machine's limits", help, run};
 
 }  // namespace nibble

@@ -14,9 +14,16 @@ struct BenchOptions {
   double seconds = 15;  // no repeat starts after this long
 };
 
+/// The shares of a row's repeats, each of a limit that was timed right beside it: what --save keeps (bench/compare.h).
+struct BenchSample {
+  std::string name;
+  std::vector<double> shares;
+};
+
 struct BenchResult {
   nlohmann::ordered_json json;
   std::string text;
+  std::vector<BenchSample> samples;
   std::vector<std::string> warnings;
 };
 

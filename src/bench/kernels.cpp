@@ -3,6 +3,7 @@
 #include <map>
 
 #include "bench/bench.h"
+#include "bench/copy_probe.h"
 #include "bench/limits.h"
 #include "bench/lone_kernel.h"
 #include "bench/result.h"
@@ -22,6 +23,9 @@ struct KernelBench {
   Work work;
   std::unique_ptr<LoneKernel> kernel;
   Timing peak, limit;  // shares of the peak of its format, and of the roofline
+  Timing copy;         // of a copy of as many bytes, timed beside it; products have none
+  bool is_product = true;
+  std::string name;  // in saved benchmarks
 };
 
 KernelBench make_bench(const Op& op, const Types& in, const Attrs& attrs, const ProgramPlan& plan, int32_t ids) {
@@ -38,6 +42,7 @@ class Measurement {
         plan_(plan),
         options_(options),
         pool_(plan.threads),
+        copy_(pool_),
         machine_(find_machine(config).machine),
         limits_(limits_for(machine_, plan.threads)) {}
 
@@ -63,6 +68,8 @@ class Measurement {
     row["share"] = b.peak.has_share() ? Json(b.peak.share()) : Json();
     row["share_of_limit"] = b.limit.has_share() ? Json(b.limit.share()) : Json();
     r.json[list].push_back(std::move(row));
+    const Timing& paired = b.is_product ? b.peak : b.copy;
+    if (paired.has_share()) r.samples.push_back({b.name, paired.shares()});
     r.text += fmt::format("{}{:<12}{:>9.3f}{:>9.1f}", b.label, b.kernel->name(), 1e3 * seconds, speed / 1e9);
   }
 
@@ -72,10 +79,17 @@ class Measurement {
     return at != peaks_.end() ? at->second : peaks_.try_emplace(std::string(format), pool_, format).first->second;
   }
   void measure(KernelBench& b) {
-    const double peak = peak_of(b.work.format).measure(), from = now();
-    b.kernel->run(pool_);
-    const double seconds = now() - from, known = limits_.peak(b.work.format);
+    const double peak = peak_of(b.work.format).measure();
+    const double copy = b.is_product ? 0 : copy_.measure(b.work.bytes()), from = now();
+    double seconds = 0, runs = 0;
+    do {
+      b.kernel->run(pool_);
+      seconds = now() - from, runs += 1;
+    } while (seconds < 3e-4);  // of a few microseconds the clock and the start of the threads would be the most
+    seconds /= runs;
+    const double known = limits_.peak(b.work.format);
     b.peak.add(seconds, peak, b.work.flops);
+    b.copy.add(seconds, copy, b.work.bytes());
     Limits here = limits_;
     if (known > 0) here.f32 *= peak / known, here.bf16 *= peak / known;
     b.limit.add(seconds, peak > 0 ? 1 : 0, limit_seconds(b.work, here, machine_.caches));
@@ -85,6 +99,7 @@ class Measurement {
   const ProgramPlan& plan_;
   BenchOptions options_;
   ThreadPool pool_;
+  CopyProbe copy_;
   Machine machine_;
   Limits limits_;
   std::map<std::string, Peak, std::less<>> peaks_;
@@ -98,6 +113,7 @@ Types operands_of(const Graph& graph, const Node& n) {
 
 void describe_gemm(KernelBench& b, const GemmRow& g) {
   b.row = {{"site", g.site}, {"gemm", g.gemm}, {"m", g.m}, {"n", g.n}, {"k", g.k}};
+  b.name = fmt::format("{} {} {} x {} x {}", g.site, g.gemm, g.m, g.n, g.k);
   b.label = fmt::format("{:<42}{:<6}{:>20}  ", g.site, g.gemm, fmt::format("{} x {} x {}", g.m, g.n, g.k));
 }
 
@@ -143,8 +159,9 @@ std::vector<KernelBench> attention_benches(const ProgramPlan& plan) {
       const char* pass = op == &attention_op ? "forward" : "backward";
       b.row = {{"pass", pass},      {"rows", rows},         {"length", length},
                {"heads", q.dim(2)}, {"kv_heads", k.dim(2)}, {"head_size", q.dim(3)}};
-      b.label = fmt::format("{:<10}{:>24}  ", pass,
-                            fmt::format("{} x {} x {}/{} x {}", rows, length, q.dim(2), k.dim(2), q.dim(3)));
+      const std::string shape = fmt::format("{} x {} x {}/{} x {}", rows, length, q.dim(2), k.dim(2), q.dim(3));
+      b.name = fmt::format("{} {}", pass, shape);
+      b.label = fmt::format("{:<10}{:>24}  ", pass, shape);
     }
   return benches;
 }
@@ -179,6 +196,8 @@ std::vector<KernelBench> op_benches(const ProgramPlan& plan) {
     benches.push_back(make_bench(*l.node->op, in, l.node->attrs, plan, 0));
     const Type& first = std::ranges::max(in, {}, [](const Type& t) { return t.nbytes(); });
     benches.back().row = {{"op", l.node->op->name}, {"type", to_string(first)}, {"bytes", l.bytes}};
+    benches.back().is_product = false;
+    benches.back().name = fmt::format("{} {}", l.node->op->name, to_string(first));
     benches.back().label = fmt::format("{:<24}{:<26}{:>11}  ", l.node->op->name, to_string(first), size_text(l.bytes));
   }
   return benches;

@@ -52,6 +52,7 @@ class Timing {
   bool has_share() const { return !shares_.empty(); }
   /// Median of work / seconds / peak.
   double share() const { return median(shares_); }
+  const std::vector<double>& shares() const { return shares_; }
   /// "88.0 %", or "-".
   std::string share_text() const;
 

@@ -129,6 +129,7 @@ BenchResult bench_train(const Config& config, ProgramPlan plan, const BenchOptio
   BenchResult result = begin_result("train", config, stepper.program().plan(), m.peak);
   append_json(result.json, m, report, c, limit);
   result.json["operations"] = profile_json(ops);
+  if (m.timing.has_share()) result.samples.push_back({"step", m.timing.shares()});
   append_text(result.text, m, report, c, limit);
   result.text += profile_text(m.profile, ops);
   if (!m.finite) result.warnings.emplace_back("a step was not finite");

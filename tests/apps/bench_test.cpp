@@ -129,14 +129,58 @@ TEST(Bench, TrainSaysHowLongTheFirstLossTook) {  // T62
   EXPECT_NEAR(rows / j["profiled_seconds"].get<double>(), 1, 0.02);
 }
 
+TEST(Bench, SavesAndComparesWithWhatWasSaved) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "before.json";
+  const std::vector<std::string> words = {"model_name=nibble-1m", "per_device_batch_size=1", "max_target_length=16",
+                                          "threads=1", "--repeats=2"};
+  const auto bench = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.begin(), name), all.insert(all.end(), more.begin(), more.end());
+    return outcome_of(bench_command, all);
+  };
+  if (!cpu_runs(CpuTarget::avx2)) {
+    EXPECT_EQ(bench("ops", {"--save", file}).id, "E503");
+    return;
+  }
+  for (const char* name : {"ops", "train"}) {
+    ASSERT_EQ(bench(name, {"--save", file}).exit, 0) << name;  // over what another name saved
+    auto saved = nlohmann::json::parse(content_of(file));
+    for (auto& row : saved["rows"])
+      for (auto& share : row["shares"]) EXPECT_GT(share.get<double>(), 0) << row;
+
+    for (auto& row : saved["rows"]) row["shares"] = {1e-9};  // everything is faster than that, and slower than 1e9
+    folder.write("slow.json", saved.dump());
+    const Outcome faster = bench(name, {"--compare", folder / "slow.json", "--json"});
+    ASSERT_EQ(faster.exit, 0) << faster.message;
+    for (const auto& row : nlohmann::json::parse(faster.out)["comparison"]) EXPECT_EQ(row["verdict"], "faster") << row;
+    for (auto& row : saved["rows"]) row["shares"] = {1e9};
+    folder.write("fast.json", saved.dump());
+    const Outcome slower = bench(name, {"--compare=" + (folder / "fast.json"), "--tolerance", "50"});
+    EXPECT_EQ(slower.exit, 1) << slower.message;
+    EXPECT_NE(slower.out.find("tolerance 50.0 %"), std::string::npos) << slower.out;
+    EXPECT_NE(slower.out.find("slower"), std::string::npos) << slower.out;
+
+    saved["of"]["cpu"] = "Zilog Z80";
+    folder.write("other.json", saved.dump());
+    const Outcome other = bench(name, {"--compare", folder / "other.json"});
+    EXPECT_EQ(other.id, "E117");
+    EXPECT_NE(other.message.find("another CPU"), std::string::npos) << other.message;
+    EXPECT_NE(other.message.find("Zilog Z80"), std::string::npos) << other.message;
+  }
+  EXPECT_EQ(bench("ops", {"--compare", file}).id, "E117");  // that is of train
+  EXPECT_EQ(bench("ops", {"--compare", folder / "nowhere.json"}).id, "E202");
+  EXPECT_EQ(bench("ops", {"--compare", folder.write("text.json", "hello")}).id, "E309");
+  EXPECT_EQ(bench("ops", {"--tolerance", "3"}).id, "E102");
+}
+
 TEST(Bench, WhatIsNotThereIsNamed) {
   for (const char* name : {"quantize", "generate", "data", "all"}) {
     const Outcome r = outcome_of(bench_command, {name});
     EXPECT_EQ(r.id, "E010") << name;
     EXPECT_NE(r.message.find("not in this version"), std::string::npos) << r.message;
   }
-  EXPECT_EQ(outcome_of(bench_command, {"gemm", "--save", "x.json"}).id, "E010");
-  EXPECT_EQ(outcome_of(bench_command, {"gemm", "--compare=x.json"}).id, "E010");
+  EXPECT_EQ(outcome_of(bench_command, {"gemm", "--layers=2"}).id, "E010");
   EXPECT_EQ(outcome_of(bench_command, {}).id, "E007");
   EXPECT_EQ(outcome_of(bench_command, {"gemmm"}).id, "E007");
   EXPECT_EQ(outcome_of(bench_command, {"gemm", "--repeats", "0"}).id, "E002");
