@@ -95,7 +95,7 @@ def markdown(results):
              f"{results['nibble']}; load at the start {results['load']:.1f}.", "",
              f"`{results['invocation']}` took {results['seconds'] / 60:.1f} minutes, of which {results['setup_seconds']:.0f} s "
              "went into environments. nibble runs before and after every peer; ratios compare a peer with these two neighbours "
-             "(same model, threads, dtype), medians of steps after the first three. All processes are pinned to as many cores "
+             "(same model, threads, dtype), medians of steps after the first two. All processes are pinned to as many cores "
              "as there are threads. Memory is the peak resident size of the process.", ""]
     for model in results["models"]:
         s = SHAPES[model]
@@ -106,6 +106,6 @@ def markdown(results):
                       "clipped.", "", *table(runs, model, threads, trainers), ""]
     if any(t.name == "llm.c" for t in trainers):
         lines += ["llm.c trains a GPT-2 of the same width, depth, vocabulary and tokens: no grouped heads, an MLP of two "
-                  "matrices (4 E), a tied head, no clipping; its constants T and the number of steps are edited.", ""]
+                  "matrices (4 E), a tied head, no clipping; T and the number of steps are edited, validation and samples are left out.", ""]
     lines += ["## Environments", "", *environments_table(results["environments"]), "", "## Commands", "", *commands(results)]
     return "\n".join(lines).rstrip() + "\n"

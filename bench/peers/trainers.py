@@ -16,7 +16,7 @@ SHAPES = {
     "nibble-1m": dict(width=128, hidden=384, heads=4, kv_heads=2, head=32, layers=4, vocab=1024, tied=True, batch=4,
                       length=64, steps=150),
 }
-WARM_UP = 3  # steps of each visit that do not count: memory is touched, caches fill, MaxText's first lines are wrong
+WARM_UP = 2  # steps of each visit that do not count: memory is touched, caches fill, MaxText's first lines are wrong
 
 
 class Trainer:
@@ -156,11 +156,11 @@ def step_flops(trainer, shape):
 # --- llm.c ----------------------------------------------------------------------------------------------------------
 
 LLMC_EDITS = {"int T = 64;": "int T = {length};", "step <= 40;": "step < {steps};",
-              "if (step > 0 && step % 20 == 0) {{": "if (0) {{"}
+              "if (step % 10 == 0) {{": "if (0) {{", "if (step > 0 && step % 20 == 0) {{": "if (0) {{"}
 
 
 def prepare_llmc(job):
-    """Builds train_gpt2.c with three of its constants changed, beside a checkpoint of the wanted size and random tokens."""
+    """Builds train_gpt2.c with its length and steps changed and without validation and samples, beside a checkpoint of the wanted size and random tokens."""
     s, folder = job.shape, job.folder
     source = (Path(job.paths["llmc"]) / "train_gpt2.c").read_text()
     for old, new in LLMC_EDITS.items():
