@@ -13,8 +13,8 @@ namespace {
 constexpr std::string_view schema = "nibble-bench-1";
 
 // What two runs must agree on to be compared, in the order in which a difference is named.
-constexpr std::string_view identity[] = {"bench",      "cpu",   "cpu_target", "threads",
-                                         "model_name", "dtype", "rows",       "length"};
+constexpr std::string_view identity[] = {"bench",      "cpu",         "cpu_target", "threads",
+                                         "model_name", "peak_format", "rows",       "length"};
 
 Json identity_of(const BenchResult& result) {
   Json j = Json::object();

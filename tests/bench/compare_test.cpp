@@ -101,7 +101,7 @@ std::string id_of(BenchResult now, const std::string& saved, std::string* messag
 
 TEST(BenchCompare, RefusesWhatDoesNotCompare) {
   const BenchResult now = result_with({{"step", {0.8}}});
-  for (const char* key : {"cpu", "threads", "model_name", "rows", "bench"}) {
+  for (const char* key : {"cpu", "threads", "model_name", "peak_format", "rows", "bench"}) {
     BenchResult other = result_with({{"step", {0.8}}});
     other.json[key] = "another";
     std::string message;
