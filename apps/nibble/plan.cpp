@@ -42,7 +42,9 @@ int run(const std::vector<std::string>& arguments) {
                       .length = step.microbatch.length,
                       .accumulation = step.accumulation,
                       .steps = total_steps(config),
-                      .memory_limit = memory_limit_of(config)};
+                      .memory_limit = memory_limit_of(config),
+                      .remat_policy = config.get_string("remat_policy"),
+                      .checkpoint_copy = checkpoint_copy_bytes(config, plan)};
   const PlanReport report = make_report(plan, std::move(subject), r.options.contains("layers"));
   const MachineFile machine = find_machine(config);
   const auto forecast = forecast_step(plan, step.accumulation, machine.machine);
@@ -74,7 +76,9 @@ constexpr std::string_view help =
     executed FLOPs  what the kernels do
     time            of a step on this CPU, from the file that `nibble bench
                     --calibrate` made; the range is the worst of its own checks
-    kept, live      activations that wait for the backward pass, and the others
+    kept, live      activations that wait for the backward pass, and the others,
+                    where the most is alive
+    recompute       what remat_policy computes again to save memory
 
 OPTIONS
     --layers   one row a matrix product, not one for equal layers

@@ -54,6 +54,14 @@ Types result_types(const OpCall& c) {
   return c.op.shape(c);
 }
 
+Cost cost_of(const Graph& graph, const Node& n) {
+  if (n.op->cost == nullptr) return {};
+  Types in, out;
+  for (const Value v : n.in) in.push_back(graph.type(v));
+  for (const Value v : n.out) out.push_back(graph.type(v));
+  return n.op->cost({*n.op, in, out, n.attrs, n.label});
+}
+
 int64_t OpCall::io_bytes() const {
   int64_t bytes = 0;
   for (const Type& t : in) bytes += t.nbytes();

@@ -112,10 +112,16 @@ struct Op {
   /// The op in terms of plainer ones, for fused ops; nullptr: the reference kernel is the definition.
   Values (*composed)(Builder&, const Node&);
   std::span<const InPlace> in_place = {};
+  /// Output `out` may lie where input `in` does if nobody reads the input later (passes/memory decides): the kernels
+  /// read an element of the input before they write that place.
+  std::span<const InPlace> reuses = {};
   bool view = false;        // output 0 is input 0 with another shape: same memory, no kernel
   bool merge_sums = false;  // a sum of single outputs of this op is one node with all operands (spec/training.md 2.3)
   bool variadic = false;    // takes more operands than `sharding` has patterns
 };
+
+/// The op's cost of this node.
+Cost cost_of(const Graph& graph, const Node& n);
 
 /// The op's shape rule, after the number of operands was checked.
 Types result_types(const OpCall& call);

@@ -45,6 +45,7 @@ class ConfigBuilder {
   bool means_text_files() const;
   void set(std::string_view key, ConfigValue value, std::string origin, Layer layer);
   void check_guard();
+  void check_remat();
   void check_batch();
   void check_exclusive();
   void check_model();

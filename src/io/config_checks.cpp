@@ -58,9 +58,30 @@ void ConfigBuilder::check_refusals() {
     errors.push_back(Error("E010", "mlp_activations={} is not in this version", value_yaml(at("mlp_activations").value))
                          .where("{}", at("mlp_activations").origin)
                          .hint("mlp_activations=[silu,linear]"));
+  check_remat();
   if (!unused.empty())
     result.notices.push_back(
         fmt::format("notice: accepted, without effect in this version and on any result: {}", fmt::join(unused, ", ")));
+}
+
+// The keys of remat_policy=custom without it, and what lies in host memory anyway.
+void ConfigBuilder::check_remat() {
+  const std::string& policy = result.config.get_string("remat_policy");
+  std::vector<std::string> unread, offloaded;
+  for (const Key& key : memory_keys) {
+    if (key.type != KeyType::choice || !key.legal.starts_with("remat|") || key.now != every) continue;
+    const Entry& entry = at(key.name);
+    const std::string word = fmt::format("{}={}", key.name, value_yaml(entry.value));
+    if (policy != "custom" && entry.layer > model && entry.value != default_value(key_index(key.name)))
+      unread.push_back(word);
+    if (policy == "custom" && entry.value == ConfigValue(std::string("offload"))) offloaded.push_back(word);
+  }
+  if (policy.ends_with("_offloaded")) offloaded.push_back("remat_policy=" + policy);
+  if (!unread.empty())
+    result.notices.push_back(fmt::format("notice: read with remat_policy=custom only: {}", fmt::join(unread, ", ")));
+  if (!offloaded.empty())
+    result.notices.push_back(
+        fmt::format("notice: {}: kept where it is, a CPU computes in host memory", fmt::join(offloaded, ", ")));
 }
 
 void ConfigBuilder::check_batch() {

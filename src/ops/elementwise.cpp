@@ -4,6 +4,9 @@
 namespace nibble {
 namespace {
 
+constexpr InPlace first_operand[] = {{0, 0}}, any_operand[] = {{0, 0}, {0, 1}},
+                  over_gate_and_up[] = {{0, 1}, {1, 2}, {0, 0}, {1, 0}};
+
 Types same_as_all(const OpCall& c) {
   for (const Type& t : c.in)
     c.require(t == c.in[0], "all inputs must have the type of the first, {}", to_string(c.in[0]));
@@ -38,25 +41,29 @@ constinit const Op add_op{.name = "add",
                           .vjp = add_vjp,
                           .cost = one_flop,
                           .sharding = "..., ... -> ...",
-                          .composed = nullptr};
+                          .composed = nullptr,
+                          .reuses = any_operand};
 constinit const Op scale_op{.name = "scale",
                             .shape = same_as_all,
                             .vjp = scale_vjp,
                             .cost = one_flop,
                             .sharding = "... -> ...",
-                            .composed = nullptr};
+                            .composed = nullptr,
+                            .reuses = first_operand};
 constinit const Op swiglu_op{.name = "swiglu",
                              .shape = same_as_all,
                              .vjp = swiglu_vjp,
                              .cost = swiglu_cost,
                              .sharding = "..., ... -> ...",
-                             .composed = nullptr};
+                             .composed = nullptr,
+                             .reuses = any_operand};
 constinit const Op swiglu_grad_op{.name = "swiglu_grad",
                                   .shape = swiglu_grad_shape,
                                   .vjp = nullptr,
                                   .cost = swiglu_grad_cost,
                                   .sharding = "..., ..., ... -> ..., ...",
-                                  .composed = nullptr};
+                                  .composed = nullptr,
+                                  .reuses = over_gate_and_up};
 
 Value add(Builder& b, Value x, Value y) { return b.emit1(add_op, {x, y}); }
 Value scale(Builder& b, Value x, double factor) { return b.emit1(scale_op, {x}, {{"factor", factor}}); }

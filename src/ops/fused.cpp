@@ -5,6 +5,7 @@
 namespace nibble {
 namespace {
 
+constexpr InPlace sum_over_term[] = {{0, 0}, {0, 1}};
 constexpr InPlace accumulates[] = {{0, 0}};
 constexpr InPlace rotates[] = {{0, 0}, {1, 1}};
 constexpr InPlace updates[] = {{0, 0}, {1, 1}, {2, 2}};
@@ -76,7 +77,8 @@ constinit const Op residual_rms_norm_op{.name = "residual_rms_norm",
                                         .vjp = nullptr,
                                         .cost = residual_norm_cost,
                                         .sharding = "...c, ...c, c -> ...c, ...c, ... | c whole",
-                                        .composed = residual_norm_composed};
+                                        .composed = residual_norm_composed,
+                                        .reuses = sum_over_term};
 constinit const Op residual_rms_norm_grad_op{.name = "residual_rms_norm_grad",
                                              .shape = residual_norm_grad_shape,
                                              .vjp = nullptr,

@@ -16,8 +16,9 @@ Types linear_shape(const OpCall& c) {
 }
 Cost linear_cost(const OpCall& c) { return {2 * c.in[0].numel() * c.in[1].dim(0), c.io_bytes()}; }
 void linear_vjp(Vjp& g) {
-  if (g.wants(0)) g.give(0, g.builder().emit1(linear_dgrad_op, {g.grad(0), g.in(1)}));
+  // wgrad first: what is recomputed for it can go before dgrad adds another gradient.
   if (g.wants(1)) g.give_accumulated(1, g.builder().emit1(linear_wgrad_op, {g.accumulator(1), g.grad(0), g.in(0)}));
+  if (g.wants(0)) g.give(0, g.builder().emit1(linear_dgrad_op, {g.grad(0), g.in(1)}));
 }
 
 Types dgrad_shape(const OpCall& c) {

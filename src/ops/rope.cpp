@@ -5,6 +5,8 @@
 namespace nibble {
 namespace {
 
+constexpr InPlace over_x[] = {{0, 0}};
+
 Types rope_shape(const OpCall& c) {
   const Type &x = c.in[0], &table = c.in[1], &positions = c.in[2];
   c.require(x.rank() >= 3 && x.dim(-1) % 2 == 0, "x {} must be [..., heads, even head size]", to_string(x));
@@ -27,7 +29,8 @@ constinit const Op rope_op{.name = "rope",
                            .vjp = rope_vjp,
                            .cost = rope_cost,
                            .sharding = "...hd, pd, ... -> ...hd | d whole, p whole",
-                           .composed = nullptr};
+                           .composed = nullptr,
+                           .reuses = over_x};
 
 Value rope(Builder& b, Value x, Value table_PD, Value positions) {
   return b.emit1(rope_op, {x, table_PD, positions}, {{"inverse", int64_t{0}}});

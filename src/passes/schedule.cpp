@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 namespace nibble {
 namespace {
@@ -25,7 +26,7 @@ class Scheduler {
     for (size_t i = 0; i < g_.nodes.size(); ++i)
       if (!is_source(g_.nodes[i]) && waits_for_[i] == 0) ready.insert(i);
     while (!ready.empty()) {
-      const size_t next = *std::ranges::min_element(ready, {}, [this](size_t i) { return std::pair(growth(i), i); });
+      const size_t next = *std::ranges::min_element(ready, {}, [this](size_t i) { return rank(i); });
       ready.erase(next);
       order.push_back(next);
       for (const Value v : g_.nodes[next].in) --readers_left_[static_cast<size_t>(v.id)];
@@ -60,6 +61,10 @@ class Scheduler {
           edge(r, i);
     for (const Output& o : g_.outputs) ++readers_left_[static_cast<size_t>(o.value.id)];
   }
+
+  // What frees memory or needs none runs first. The rest keeps its order: it is that of the model and of its gradient,
+  // and has a copy of a forward node right before the gradient that reads it (passes/recompute).
+  std::tuple<int64_t, size_t> rank(size_t i) const { return {std::min<int64_t>(growth(i), 1), i}; }
 
   // Bytes by which running node i now changes what is alive.
   int64_t growth(size_t i) const {

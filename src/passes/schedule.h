@@ -1,5 +1,5 @@
-// The order of execution (the `schedule` pass). Nodes are moved to where they shorten lifetimes: a node that only
-// reads values which stay alive anyway runs as late as possible, a weight gradient runs as soon as its dy exists.
+// The order of execution (the `schedule` pass). A node that frees memory or needs none runs as soon as it can: a weight
+// gradient runs when its dy exists, while dy is in the cache. All others keep their order.
 #pragma once
 #include "graph/graph.h"
 

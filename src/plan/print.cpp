@@ -43,6 +43,40 @@ void append_memory(std::string& out, const PlanReport& r) {
                          100.0 * static_cast<double>(c.bytes) / static_cast<double>(r.arena_bytes));
 }
 
+// The arena is what the run needs to the byte; the process is a little larger.
+void append_outside(std::string& out, const PlanReport& r) {
+  out += fmt::format("  beside it: about {} of program", size_text(static_cast<double>(program_bytes)));
+  if (r.subject.checkpoint_copy > 0)
+    out += fmt::format(", {} for the copy that a checkpoint is written from",
+                       size_text(static_cast<double>(r.subject.checkpoint_copy)));
+  out += '\n';
+}
+
+void append_recomputation(std::string& out, const PlanReport& r) {
+  const Recomputation& d = r.recomputation;
+  const auto size = [](int64_t bytes) { return size_text(static_cast<double>(bytes)); };
+  out += fmt::format("\nrecompute remat_policy={}: ", r.subject.remat_policy);
+  if (d.nodes == 0) {
+    out += fmt::format("nothing; {} wait for the backward pass\n", size(d.kept_bytes));
+    return;
+  }
+  const double flops = d.flops * static_cast<double>(r.subject.accumulation);
+  out += fmt::format("{} wait for the backward pass, not {}; {:.4g} GFLOP more a step (+{:.1f} %)\n",
+                     size(d.kept_bytes), size(d.kept_before), flops / 1e9, 100 * flops / (r.executed_flops - flops));
+  size_t width = 0;
+  for (const std::vector<RematRow>* rows : {&r.kept, &r.recomputed})
+    for (const RematRow& t : *rows) width = std::max(width, t.name.size());
+  const auto append = [&](const char* what, const RematRow& t) {
+    out += fmt::format("  {:<5}  {:<{}}  {:<20}{:>11}{}", what, t.name, width, to_string(t.type), size(t.bytes),
+                       t.count == 1 ? "" : fmt::format(" x {:<4}", t.count));
+    if (t.flops > 0) out += fmt::format("{:>10.4g} GFLOP", t.flops / 1e9);
+    while (out.back() == ' ') out.pop_back();
+    out += "\n";
+  };
+  for (const RematRow& t : r.kept) append("kept", t);
+  for (const RematRow& t : r.recomputed) append("again", t);
+}
+
 void append_tensors(std::string& out, const PlanReport& r) {
   size_t width = 0;
   for (const TensorRow& t : r.tensors) width = std::max(width, t.name.size());
@@ -89,6 +123,8 @@ std::string plan_text(const PlanReport& report, bool verbose) {
   std::string out;
   append_header(out, report);
   append_memory(out, report);
+  append_outside(out, report);
+  append_recomputation(out, report);
   append_tensors(out, report);
   append_gemms(out, report);
   append_ops(out, report);
@@ -114,6 +150,8 @@ nlohmann::ordered_json plan_json(const PlanReport& r) {
             {"steps", s.steps},
             {"arena_bytes", r.arena_bytes},
             {"memory_limit", s.memory_limit},
+            {"program_bytes", program_bytes},
+            {"checkpoint_copy_bytes", s.checkpoint_copy},
             {"largest_executable", r.largest_executable}};
   for (const MemoryClass& c : r.memory) j["memory"][c.name] = c.bytes;
   j["tensors"] = Json::array(), j["gemms"] = Json::array(), j["operations"] = Json::array();
@@ -133,6 +171,20 @@ nlohmann::ordered_json plan_json(const PlanReport& r) {
   for (const OpRow& o : r.ops)
     j["operations"].push_back(
         {{"op", o.op}, {"kernel", o.kernel}, {"nodes", o.nodes}, {"flops", o.flops}, {"bytes", o.bytes}});
+  const auto rows = [](const std::vector<RematRow>& list) {
+    Json array = Json::array();
+    for (const RematRow& t : list)
+      array.push_back(
+          {{"name", t.name}, {"type", to_string(t.type)}, {"bytes", t.bytes}, {"count", t.count}, {"flops", t.flops}});
+    return array;
+  };
+  j["recompute"] = {{"remat_policy", s.remat_policy},
+                    {"kept_bytes", r.recomputation.kept_bytes},
+                    {"kept_bytes_without", r.recomputation.kept_before},
+                    {"nodes", r.recomputation.nodes},
+                    {"flops", r.recomputation.flops * static_cast<double>(s.accumulation)},
+                    {"kept", rows(r.kept)},
+                    {"again", rows(r.recomputed)}};
   j["model_flops"] = {
       {"weights", r.model_flops.weights}, {"attention", r.model_flops.attention}, {"total", r.model_flops.total()}};
   j["executed_flops"] = r.executed_flops;

@@ -26,8 +26,24 @@ int32_t turning_point(const Graph& graph) {
   return static_cast<int32_t>(graph.nodes.size());
 }
 
-// Lifetimes of buffers end where this says, so all that cross the turning point lie side by side.
+// Alive across the turning point.
 bool is_kept(const Placement& p, int32_t turn) { return !p.keeps && p.first < turn && p.last > turn; }
+
+// The node at which the most bytes are alive: where memory is short.
+int32_t peak_node(const MemoryPlan& memory) {
+  std::vector<int64_t> change(memory.workspaces.size() + 2);
+  for (const Placement& p : memory.buffers) {
+    change[static_cast<size_t>(p.first)] += p.bytes;
+    change[static_cast<size_t>(p.last) + 1] -= p.bytes;
+  }
+  int64_t alive = 0, most = 0;
+  int32_t peak = 0;
+  for (const Placement& w : memory.workspaces) {
+    alive += change[static_cast<size_t>(w.first)];
+    if (alive + w.bytes > most) most = alive + w.bytes, peak = w.first;
+  }
+  return peak;
+}
 
 std::string_view class_of(StateRole role) {
   switch (role) {
@@ -104,19 +120,11 @@ class LayerSet {
   std::set<int64_t> layers_;
 };
 
-Cost cost_of(const Graph& graph, const Node& n) {
-  if (n.op->cost == nullptr) return {};
-  Types in, out;
-  for (const Value v : n.in) in.push_back(graph.type(v));
-  for (const Value v : n.out) out.push_back(graph.type(v));
-  return n.op->cost({*n.op, in, out, n.attrs, n.label});
-}
-
 // Which linear a weight belongs to, by the read that brings it: dgrad nodes are labelled by what they make.
 std::map<int32_t, std::string> sites_of_weights(const Graph& graph) {
   std::map<int32_t, std::string> sites;
   for (const Node& n : graph.nodes)
-    if (n.op == &linear_op) sites[n.in[1].id] = n.label;
+    if (n.op == &linear_op && !is_recomputed(n)) sites[n.in[1].id] = n.label;
   return sites;
 }
 
@@ -175,12 +183,12 @@ std::vector<MemoryClass> memory_classes(const ProgramPlan& plan) {
   for (const StateInfo& s : plan.states) of(class_of(s.role)) += align_up(s.type.nbytes());
   const ExecutablePlan* e = largest_executable(plan);
   if (e == nullptr) return classes;
-  const int32_t turn = turning_point(e->graph);
+  const int32_t turn = turning_point(e->graph), peak = peak_node(e->memory);
   for (const Placement& p : e->memory.buffers) {
     if (p.keeps) of("batch") += p.bytes;
-    if (is_kept(p, turn)) of("activations kept") += p.bytes;
+    if (is_kept(p, turn) && p.first <= peak && peak <= p.last) of("activations kept") += p.bytes;
   }
-  of("workspace") = e->memory.workspace_bytes;
+  of("workspace") = e->memory.workspaces[static_cast<size_t>(peak)].bytes;
   of("activations live") = plan.temporary_bytes - of("batch") - of("activations kept") - of("workspace");
   return classes;
 }
@@ -236,6 +244,75 @@ std::vector<TensorRow> largest_tensors(const ProgramPlan& plan, size_t most) {
   return rows;
 }
 
+namespace {
+
+// Rows that agree but for their layer become one.
+class RematTable {
+ public:
+  void add(const std::string& name, RematRow row) {
+    LayerName parts = split_layer(name);
+    const int64_t layer = parts.layer;
+    const std::string key = fmt::format("{}*{} {} {}", parts.head, parts.tail, to_string(row.type), row.bytes);
+    const auto [at, fresh] = index_.try_emplace(key, rows_.size());
+    if (fresh) {
+      rows_.push_back(std::move(row));
+      names_.emplace_back(std::move(parts));
+      return;
+    }
+    rows_[at->second].count += 1;
+    names_[at->second].add(layer);
+  }
+  std::vector<RematRow> rows() {
+    for (size_t i = 0; i < rows_.size(); ++i) rows_[i].name = names_[i].name();
+    return std::move(rows_);
+  }
+
+ private:
+  std::vector<RematRow> rows_;
+  std::vector<LayerSet> names_;
+  std::map<std::string, size_t> index_;
+};
+
+// "layers.3/mlp swiglu"
+std::string node_name(const Node& n) {
+  const std::string label = is_recomputed(n) ? n.label.substr(recompute_label.size()) : n.label;
+  return fmt::format("{}{}{}", label, label.empty() ? "" : " ", n.op->name);
+}
+
+}  // namespace
+
+std::vector<RematRow> kept_rows(const ExecutablePlan& microbatch) {
+  RematTable table;
+  const Graph& g = microbatch.graph;
+  const auto turn = static_cast<size_t>(turning_point(g));
+  std::vector<bool> read(g.values.size());  // by a node after the turn
+  for (size_t i = turn + 1; i < g.nodes.size(); ++i)
+    for (const Value v : g.nodes[i].in) read[static_cast<size_t>(g.behind_views(v).id)] = true;
+  for (size_t i = 0; i < turn; ++i)
+    for (const Value v : g.nodes[i].out)
+      if (read[static_cast<size_t>(v.id)] && microbatch.memory.buffer_of[static_cast<size_t>(v.id)] >= 0 &&
+          g.nodes[i].op != &input_op)
+        table.add(node_name(g.nodes[i]), {.type = g.type(v), .bytes = g.type(v).nbytes()});
+  std::vector<RematRow> rows = table.rows();
+  std::ranges::stable_sort(rows, std::greater{}, [](const RematRow& r) { return r.bytes * r.count; });
+  return rows;
+}
+
+std::vector<RematRow> recomputed_rows(const ExecutablePlan& microbatch) {
+  RematTable table;
+  const Graph& g = microbatch.graph;
+  std::vector<bool> read(g.values.size());
+  for (const Node& n : g.nodes)
+    for (const Value v : n.in) read[static_cast<size_t>(v.id)] = true;
+  for (const Node& n : g.nodes) {
+    if (!is_recomputed(n) || n.op->view) continue;
+    RematRow row{.type = g.type(n.out[0]), .flops = static_cast<double>(cost_of(g, n).flops)};
+    for (const Value v : n.out) row.bytes += read[static_cast<size_t>(v.id)] ? g.type(v).nbytes() : 0;
+    table.add(node_name(n), row);
+  }
+  return table.rows();
+}
+
 std::vector<GemmRow> gemm_rows(const ExecutablePlan& plan, bool layers) {
   const std::map<int32_t, std::string> sites = sites_of_weights(plan.graph);
   std::vector<GemmRow> rows;
@@ -286,6 +363,11 @@ PlanReport make_report(const ProgramPlan& plan, PlanSubject subject, bool layers
   r.memory = memory_classes(plan);
   r.tensors = largest_tensors(plan, 10);
   r.gemms = gemm_rows(plan.executable("microbatch"), layers);
+  r.recomputation = plan.recomputation;
+  if (plan.recomputation.nodes > 0) {
+    r.kept = kept_rows(plan.executable("microbatch"));
+    r.recomputed = recomputed_rows(plan.executable("microbatch"));
+  }
   r.model_flops = maxtext_flops(r.subject.model, r.subject.batch, r.subject.length, r.subject.accumulation);
   std::set<std::string> refusals;
   for (const ExecutablePlan& e : plan.executables) {

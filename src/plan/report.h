@@ -16,10 +16,10 @@ struct MemoryClass {
   std::string name;
   int64_t bytes = 0;
 };
-/// In this order: weights, gradients, optimizer, caches, constants (the states), then the temporary part as the largest
-/// executable needs it: batch (inputs and results, alive throughout), activations kept (alive across the loss: made by
-/// the forward pass and read by the backward pass), activations live (what the rest needs beside them, gaps
-/// included), workspace.
+/// In this order: weights, gradients, optimizer, caches, constants (the states), then the temporary part at the node of
+/// the largest executable where most of it is alive: batch (inputs and results, alive throughout), activations kept
+/// (alive across the loss: made by the forward pass and read by the backward pass), activations live (what the rest
+/// needs beside them, gaps included), workspace of that node's kernel.
 std::vector<MemoryClass> memory_classes(const ProgramPlan& plan);
 
 /// Tensors that differ only in their layer, or only in their state's role, share a row.
@@ -32,6 +32,19 @@ struct TensorRow {
 };
 /// The `most` largest by the bytes of one, ties in order of the plan.
 std::vector<TensorRow> largest_tensors(const ProgramPlan& plan, size_t most);
+
+/// What the microbatch recomputes and what it keeps instead.
+struct RematRow {
+  std::string name;  // "layers.0-7/mlp/gate_proj linear"
+  Type type;
+  int64_t bytes = 0;  // of one, all results of the node that somebody reads
+  int64_t count = 1;
+  double flops = 0;  // to compute one again; 0 for what is kept
+};
+/// Activations that wait for the backward pass, the largest first.
+std::vector<RematRow> kept_rows(const ExecutablePlan& microbatch);
+/// Nodes that run again, in order of execution.
+std::vector<RematRow> recomputed_rows(const ExecutablePlan& microbatch);
 
 /// One matrix product of the microbatch: out [m, n] = sum over k.
 struct GemmRow {
@@ -55,6 +68,10 @@ struct OpRow {
 };
 std::vector<OpRow> op_rows(const ExecutablePlan& plan);
 
+/// What a run needs beside the arena, checkpoints aside: the program, its libraries, stacks, buffers of the data. As
+/// measured, 7 to 10 MiB; a tokenizer of 100,000 tokens adds some.
+inline constexpr int64_t program_bytes = int64_t{9} << 20;
+
 /// What the plan is of, beside the graphs.
 struct PlanSubject {
   std::string model_name;
@@ -62,6 +79,8 @@ struct PlanSubject {
   int64_t batch = 0, length = 0, accumulation = 1;  // rows and tokens of a microbatch, microbatches
   int64_t steps = 0;
   int64_t memory_limit = 0;  // bytes
+  std::string remat_policy;
+  int64_t checkpoint_copy = 0;  // bytes beside the arena that async_checkpointing takes
 };
 
 struct PlanReport {
@@ -74,6 +93,8 @@ struct PlanReport {
   std::vector<MemoryClass> memory;
   std::vector<TensorRow> tensors;
   std::vector<GemmRow> gemms;
+  Recomputation recomputation;                         // of a microbatch
+  std::vector<RematRow> kept, recomputed;              // of a microbatch; empty if nothing is recomputed
   std::vector<OpRow> ops;                              // of a whole step: microbatches, norm, update
   StepFlops model_flops;                               // of a step, the convention
   double executed_flops = 0, traffic_bytes = 0;        // of a step

@@ -55,6 +55,8 @@ KernelShape shape_of(const Graph& g, const Node& n, Types& in, Types& out, int t
   return {in, out, n.attrs, threads};
 }
 
+}  // namespace
+
 ExecutablePlan plan_executable(NamedGraph named, int threads, CpuTarget target, bool fused) {
   ExecutablePlan plan{std::move(named.name), std::move(named.graph), {}, {}};
   if (fused) {
@@ -75,12 +77,16 @@ ExecutablePlan plan_executable(NamedGraph named, int threads, CpuTarget target, 
   return plan;
 }
 
-}  // namespace
-
 const ExecutablePlan& ProgramPlan::executable(std::string_view name) const {
   for (const ExecutablePlan& e : executables)
     if (e.name == name) return e;
   internal_error(fmt::format("the program has no executable {}", name), __FILE__, __LINE__);
+}
+
+void ProgramPlan::replace(ExecutablePlan executable) {
+  *std::ranges::find(executables, executable.name, &ExecutablePlan::name) = std::move(executable);
+  temporary_bytes = 0;
+  for (const ExecutablePlan& e : executables) temporary_bytes = std::max(temporary_bytes, e.memory.bytes);
 }
 
 ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget target, bool fused) {
@@ -156,7 +162,6 @@ Program::Program(ProgramPlan plan) : plan_(std::move(plan)), pool_(std::make_uni
     auto x = std::make_unique<Executable>();
     x->plan_ = &e, x->pool_ = pool_.get();
     std::byte* temporary = arena_ + plan_.state_bytes;
-    x->workspace_ = temporary + e.memory.workspace_offset;
     for (size_t id = 0; id < e.graph.values.size(); ++id) {
       const Type& type = e.graph.values[id].type;
       if (const int32_t buffer = e.memory.buffer_of[id]; buffer >= 0) {
@@ -170,7 +175,8 @@ Program::Program(ProgramPlan plan) : plan_(std::move(plan)), pool_(std::make_uni
       const Node& n = e.graph.nodes[i];
       if (n.op == &input_op) x->inputs_.emplace_back(n.attrs.get_string("name"), x->of(n.out[0]));
       if (!computes(n)) continue;
-      Executable::Step step{e.kernels[i].run, &n, {}, {}, writes_gradient(e.graph, n)};
+      Executable::Step step{
+          e.kernels[i].run, &n, {}, {}, writes_gradient(e.graph, n), temporary + e.memory.workspaces[i].offset};
       for (const Value v : n.in) step.in.push_back(x->of(v));
       for (const Value v : n.out) step.out.push_back(x->of(v));
       x->steps_.push_back(std::move(step));

@@ -10,6 +10,7 @@
 #include "core/threads.h"
 #include "graph/graph.h"
 #include "passes/memory.h"
+#include "passes/recompute.h"
 #include "runtime/registry.h"
 
 namespace nibble {
@@ -36,7 +37,10 @@ struct ProgramPlan {
   int64_t state_bytes = 0, temporary_bytes = 0;
   int threads = 1;
   CpuTarget target = CpuTarget::ref;
+  Recomputation recomputation;  // of the microbatch
   int64_t arena_bytes() const { return state_bytes + temporary_bytes; }
+  /// Puts `executable` in the place of the one with its name. It must read no state that the program has not.
+  void replace(ExecutablePlan executable);
   const ExecutablePlan& executable(std::string_view name) const;
 };
 
@@ -45,9 +49,12 @@ struct NamedGraph {
   Graph graph;
 };
 
-/// Fuses, schedules, verifies and places the graphs. Executables never run at the same time: they share the states and
-/// a temporary part that is as large as the largest of them needs. `fused` off leaves passes/fuse out, to compare: no
-/// result depends on it.
+/// Fuses, schedules, verifies and places one graph. `fused` off leaves passes/fuse out, to compare: no result depends
+/// on it.
+ExecutablePlan plan_executable(NamedGraph named, int threads, CpuTarget target, bool fused = true);
+
+/// plan_executable() for each, and places for their states. Executables never run at the same time: they share the
+/// states and a temporary part that is as large as the largest of them needs.
 ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget target, bool fused = true);
 
 /// What a run does with the sums that gradient states hold: go on with them, or start anew from +0.
@@ -88,9 +95,10 @@ class Executable {
     const Node* node;
     std::vector<Tensor> in, out;
     bool writes_gradient;
+    std::byte* workspace;
   };
   void call(const Step& s, Gradients gradients) {
-    s.run({s.in, s.out, s.node->attrs, workspace_, *pool_, gradients == Gradients::replace && s.writes_gradient});
+    s.run({s.in, s.out, s.node->attrs, s.workspace, *pool_, gradients == Gradients::replace && s.writes_gradient});
   }
   Tensor of(Value v) const;
   const ExecutablePlan* plan_ = nullptr;
@@ -98,7 +106,6 @@ class Executable {
   std::vector<Tensor> tensors_;  // by Value::id
   std::vector<std::pair<std::string, Tensor>> inputs_;
   std::vector<Step> steps_;
-  std::byte* workspace_ = nullptr;
   bool profiling_ = false;
   std::vector<double> seconds_;
   std::vector<Span>* spans_ = nullptr;
@@ -118,6 +125,8 @@ class Program {
   void zero(StateRole role);
   ThreadPool& pool() { return *pool_; }
   const ProgramPlan& plan() const { return plan_; }
+  /// All the memory there is, states first: plan().arena_bytes().
+  std::span<std::byte> arena() { return {arena_, static_cast<size_t>(plan_.arena_bytes())}; }
 
  private:
   ProgramPlan plan_;

@@ -21,8 +21,9 @@ int64_t machine_limit() {
 class Variant {
  public:
   explicit Variant(Config config) : config_(std::move(config)) {}
-  Variant& set(std::string_view key, int64_t value) {
-    config_ = config_.with(key, std::to_string(value), "alternative");
+  Variant& set(std::string_view key, int64_t value) { return set(key, std::to_string(value)); }
+  Variant& set(std::string_view key, const std::string& value) {
+    config_ = config_.with(key, value, "alternative");
     words_ += fmt::format("{}{}={}", words_.empty() ? "" : " ", key, value);
     return *this;
   }
@@ -58,6 +59,20 @@ Variant with_rows(const Config& c, int64_t rows) {
     v.set("gradient_accumulation_steps", ga);
   if (c.get_double("eval_per_device_batch_size") > static_cast<double>(rows)) v.set("eval_per_device_batch_size", rows);
   return v;
+}
+
+// The named policy that recomputes least among those that fit, and `auto`, which may do with less. None where the run
+// says auto: it has been tried.
+std::vector<Alternative> more_recomputation(const Config& c, const ProgramPlan& plan, int64_t limit) {
+  std::vector<Alternative> found;
+  if (c.get_string("remat_policy") == "auto") return found;
+  for (const std::string& name : named_remat_policies()) {
+    if (!found.empty() || name == c.get_string("remat_policy")) continue;
+    if (auto a = Variant(c).set("remat_policy", name).if_fits(plan, limit)) found.push_back(std::move(*a));
+  }
+  if (auto a = Variant(c).set("remat_policy", std::string("auto")).if_fits(plan, limit))
+    found.insert(found.begin(), std::move(*a));
+  return found;
 }
 
 std::optional<Alternative> smaller_microbatch(const Config& c, const ProgramPlan& plan, int64_t limit) {
@@ -115,7 +130,8 @@ const std::vector<int64_t>& sample_buckets() {
 }
 
 ProgramPlan plan_run(const Config& config, int threads, CpuTarget target) {
-  const StepConfig step = step_of(config);
+  StepConfig step = step_of(config);
+  step.remat = remat_of(config, memory_limit_of(config));
   std::vector<NamedGraph> decoding;
   if (config.get_int("sample_interval") > 0)
     decoding = decode_graphs(step.model, sample_buckets(), step.microbatch.length);
@@ -126,6 +142,15 @@ int64_t memory_limit_of(const Config& config) {
   return config.is_null("memory_limit") ? machine_limit() : config.get_int("memory_limit");
 }
 
+int64_t checkpoint_copy_bytes(const Config& config, const ProgramPlan& plan) {
+  if (!config.get_bool("enable_checkpointing") || !config.get_bool("async_checkpointing")) return 0;
+  int64_t bytes = 0;
+  for (const StateInfo& s : plan.states)
+    if (s.role == StateRole::parameter || s.role == StateRole::moment_m || s.role == StateRole::moment_v)
+      bytes += align_up(s.type.nbytes());
+  return plan.arena_bytes() + bytes <= memory_limit_of(config) ? bytes : 0;
+}
+
 std::vector<Alternative> alternatives_that_fit(const Config& config, const ProgramPlan& plan) {
   const int64_t limit = memory_limit_of(config);
   std::vector<Alternative> found;
@@ -133,6 +158,7 @@ std::vector<Alternative> alternatives_that_fit(const Config& config, const Progr
     if (a) found.push_back(std::move(*a));
   };
   if (plan.state_bytes < limit) {
+    found = more_recomputation(config, plan, limit);
     add(smaller_microbatch(config, plan, limit));
     add(shorter_rows(config, plan, limit, microbatch_rows(config)));
     if (found.empty()) add(shorter_rows(config, plan, limit, 1));
@@ -148,6 +174,8 @@ void check_fits(const Config& config, const ProgramPlan& plan) {
   if (bytes <= limit) return;
   std::string where = config.is_null("memory_limit") ? "the limit is this machine's memory less 1 GiB"
                                                      : "memory_limit from " + config.origin("memory_limit");
+  if (config.get_string("remat_policy") == "auto" && plan.recomputation.nodes > 0)
+    where += fmt::format("; remat_policy=auto, every choice tried: {} nodes computed again", plan.recomputation.nodes);
   for (const MemoryClass& c : memory_classes(plan))
     if (c.bytes > 0)
       where +=

@@ -18,14 +18,18 @@ const std::vector<int64_t>& sample_buckets();
 /// memory_limit, or this machine's physical memory less 1 GiB.
 int64_t memory_limit_of(const Config& config);
 
+/// Of the copy that async_checkpointing writes from, weights and moments; 0 where the run makes none: saves between
+/// steps, because the key says so or because arena and copy together pass memory_limit.
+int64_t checkpoint_copy_bytes(const Config& config, const ProgramPlan& plan);
+
 /// Words for the command line with which the run fits, and the bytes that it then needs.
 struct Alternative {
   std::string words;
   int64_t bytes = 0;
 };
-/// Each was planned. Same global batch in smaller microbatches; shorter rows; where weights, gradients and moments
-/// alone are too much, the largest packaged model that fits; the limit itself, where memory_limit is lower than the
-/// machine's.
+/// Each was planned. More recomputation (remat_policy, unless it is auto); same global batch in smaller microbatches;
+/// shorter rows; where weights, gradients and moments alone are too much, the largest packaged model that fits; the
+/// limit itself, where memory_limit is lower than the machine's.
 std::vector<Alternative> alternatives_that_fit(const Config& config, const ProgramPlan& plan);
 
 /// Errors: E107 with the bytes needed and there, the table by class, the three largest tensors, and alternatives that

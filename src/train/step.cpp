@@ -63,10 +63,12 @@ ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, st
       {"update", update_graph(c.optimizer, parameters, microbatch.gradients,
                               c.decayed.empty() ? std::vector<bool>(parameters.size(), false) : c.decayed)});
   graphs.push_back({"gradient_norm", gradient_norm_graph(parameters, microbatch.gradients)});
-  graphs.push_back({"microbatch", std::move(microbatch.graph)});
+  graphs.push_back({"microbatch", microbatch.graph});
   add_evaluation(c, graphs);
   for (NamedGraph& g : extra) graphs.push_back(std::move(g));
-  return plan_program(std::move(graphs), threads, target, c.fused);
+  ProgramPlan plan = plan_program(std::move(graphs), threads, target, c.fused);
+  apply_remat(c.remat, microbatch.graph, plan, c.fused);
+  return plan;
 }
 
 ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target) {

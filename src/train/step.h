@@ -8,6 +8,7 @@
 #include "models/graphs.h"
 #include "runtime/program.h"
 #include "train/optimizer.h"
+#include "train/remat.h"
 
 namespace nibble {
 
@@ -21,6 +22,7 @@ struct StepConfig {
   DType dtype = DType::f32;     // of activations and products; masters, gradients and moments are f32
   double z_loss = 0;
   int64_t loss_tiles = 1;        // of tokens, at least; the same bits for any number
+  RematPolicy remat;             // what the microbatch recomputes
   bool fused = true;             // passes/fuse; off to compare: no bit depends on it
   bool maxtext_divisor = false;  // N + 1e-8, or max(N, 1) with accumulation (spec/training.md 2.1)
 };

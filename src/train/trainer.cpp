@@ -225,7 +225,9 @@ void Trainer::start_state() {
   CheckpointWriterOptions writer;
   if (!config_.is_null("max_num_checkpoints_to_keep")) writer.keep = config_.get_int("max_num_checkpoints_to_keep");
   writer.keep_period = config_.get_int("checkpoint_keep_period"),
-  writer.async = config_.get_bool("async_checkpointing");
+  writer.async = checkpoint_copy_bytes(config_, stepper_->program().plan()) > 0;
+  if (!writer.async && config_.get_bool("async_checkpointing"))
+    console_.notice("notice: memory_limit has no room for a copy of the state: checkpoints are written between steps");
   preflight_run(run_, predicted_checkpoint_bytes(content.tensors, content.state));
   writer_ = std::make_unique<CheckpointWriter>(run_, CheckpointWriter::snapshot_bytes(content.tensors, content.state),
                                                writer);

@@ -1,4 +1,7 @@
 // nibble train with signals, streams and kills: obligations T46, T48, T55 and T56 of spec/training.md.
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "program.h"
@@ -159,6 +162,67 @@ TEST(TrainingT45, QuietAndLogFile) {
   EXPECT_EQ(r.out.find("completed step"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(place / "nibble_output/d/metrics.jsonl"));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these keep memory of their own
+
+// The resident peak of the process is the planned arena, the copy for checkpoints and a constant, whatever the run is.
+TEST(TrainingT58, ResidentMemoryIsTheArenaAndAConstant) {
+  const std::vector<std::string> runs[] = {
+      {"model_name=nibble-1m", "per_device_batch_size=1", "max_target_length=32", "enable_checkpointing=false"},
+      {"model_name=nibble-1m", "per_device_batch_size=4", "max_target_length=128", "remat_policy=full"},
+      {"model_name=nibble-1m", "per_device_batch_size=8", "max_target_length=64", "async_checkpointing=false"},
+      {"model_name=nibble-10m", "per_device_batch_size=1", "max_target_length=64"},
+      {"model_name=nibble-10m", "per_device_batch_size=1", "max_target_length=64", "enable_checkpointing=false"}};
+  for (std::vector<std::string> words : runs) {
+    const Workplace place;
+    words.insert(words.end(), {"dataset_type=synthetic", "threads=2", "steps=2", "run_name=run"});
+    std::vector<std::string> plan = {"plan", "--json"}, train = {"train"};
+    plan.insert(plan.end(), words.begin(), words.end()), train.insert(train.end(), words.begin(), words.end());
+    const Ended planned = place(plan), trained = place(train);
+    ASSERT_EQ(planned.exit, 0) << planned.err;
+    ASSERT_EQ(trained.exit, 0) << trained.err;
+    const auto j = nlohmann::json::parse(planned.out);
+    const int64_t predicted =
+        j["arena_bytes"].get<int64_t>() + j["checkpoint_copy_bytes"].get<int64_t>() + j["program_bytes"].get<int64_t>();
+    std::ifstream metrics(place / "nibble_output/run/metrics.jsonl");
+    int64_t resident = 0;
+    for (std::string line; std::getline(metrics, line);)
+      resident = std::max(resident, nlohmann::json::parse(line).value("perf/memory_peak_bytes", int64_t{0}));
+    EXPECT_NEAR(static_cast<double>(resident - predicted), 0, 4 * 1048576.0)
+        << fmt::format("{}", fmt::join(words, " "));
+  }
+}
+
+// Where the limit is the arena, no copy is made: one notice says so, and the files are the same.
+TEST(TrainingT58, NoCopyForCheckpointsBeyondTheLimit) {
+  std::map<std::string, std::string> want;
+  for (const bool limited : {false, true}) {
+    const Workplace place;
+    std::vector<std::string> words = {"model_name=nibble-1m",
+                                      "per_device_batch_size=1",
+                                      "max_target_length=32",
+                                      "dataset_type=synthetic",
+                                      "threads=1",
+                                      "steps=2",
+                                      "run_name=run",
+                                      "checkpoint_period=1"};
+    std::vector<std::string> plan = {"plan", "--json"};
+    plan.insert(plan.end(), words.begin(), words.end());
+    const auto arena = nlohmann::json::parse(place(plan).out)["arena_bytes"].get<int64_t>();
+    if (limited) words.push_back(fmt::format("memory_limit={}", arena));
+    words.insert(words.begin(), "train");
+    const Ended r = place(words);
+    ASSERT_EQ(r.exit, 0) << r.err;
+    EXPECT_EQ(r.err.find("memory_limit has no room for a copy of the state") != std::string::npos, limited) << r.err;
+    const auto files = checkpoint_bytes(place / "nibble_output/run/checkpoints/00000001");
+    if (limited)
+      EXPECT_TRUE(files == want);
+    else
+      want = files;
+  }
+}
+
+#endif
 
 }  // namespace
 }  // namespace nibble

@@ -318,10 +318,24 @@ TEST(TrainingConfig, StoredKeysStandInForTheModelFile) {
 
 TEST(TrainingConfig, NoticesOfNamesWithoutEffect) {
   const Resolved r =
-      resolve({"scan_layers=False", "sa_block_q=512", "remat_policy=minimal", "attention=flash"}, quiet());
+      resolve({"scan_layers=False", "sa_block_q=512", "max_segments_per_seq=3", "attention=flash"}, quiet());
   ASSERT_EQ(r.notices.size(), 2u);
   EXPECT_EQ(r.notices[0], "warning: names of MaxText without meaning in nibble: scan_layers=False");
-  EXPECT_NE(r.notices[1].find("remat_policy=minimal, attention=flash"), std::string::npos) << r.notices[1];
+  EXPECT_NE(r.notices[1].find("max_segments_per_seq=3, attention=flash"), std::string::npos) << r.notices[1];
+}
+
+TEST(TrainingConfig, NoticesOfRematerialization) {
+  EXPECT_EQ(resolve({"remat_policy=minimal"}, quiet()).notices, std::vector<std::string>{});
+  EXPECT_EQ(resolve({"remat_policy=custom", "mlpwi_0=device"}, quiet()).notices, std::vector<std::string>{});
+  const auto unread = resolve({"remat_policy=full", "mlpwi_0=device", "context=offload"}, quiet()).notices;
+  EXPECT_EQ(unread,
+            std::vector<std::string>{"notice: read with remat_policy=custom only: context=offload, mlpwi_0=device"});
+  const auto moved = resolve({"remat_policy=custom", "mlpwi_0=device", "context=offload"}, quiet()).notices;
+  EXPECT_EQ(moved,
+            std::vector<std::string>{"notice: context=offload: kept where it is, a CPU computes in host memory"});
+  EXPECT_EQ(resolve({"remat_policy=minimal_offloaded"}, quiet()).notices,
+            std::vector<std::string>{
+                "notice: remat_policy=minimal_offloaded: kept where it is, a CPU computes in host memory"});
 }
 
 struct Row {

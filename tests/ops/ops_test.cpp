@@ -49,9 +49,11 @@ struct Buffer {
   std::vector<std::byte> memory;
 };
 
-// One kernel's run in memory of its own, results as doubles.
+// One kernel's run in memory of its own, results as doubles. `over`: results that lie where an operand does, beside
+// those in place.
 std::vector<Dense> run_kernel(const Op& op, const Attrs& attrs, const std::vector<Dense>& in, Scalar scalar,
-                              KernelRun run, KernelWorkspace workspace, int threads, bool from_zero = false) {
+                              KernelRun run, KernelWorkspace workspace, int threads, bool from_zero = false,
+                              const std::vector<InPlace>& over = {}) {
   const Types in_types = types_of(in), out_types = result_types({op, in_types, {}, attrs, ""});
   std::list<Buffer> memory;
   const auto allocate = [&memory](const Type& type) {
@@ -66,6 +68,8 @@ std::vector<Dense> run_kernel(const Op& op, const Attrs& attrs, const std::vecto
     Tensor out;
     if (op.view) out = in_tensors[0];
     for (const InPlace& w : op.in_place)
+      if (static_cast<size_t>(w.out) == k) out = in_tensors[static_cast<size_t>(w.in)];
+    for (const InPlace& w : over)
       if (static_cast<size_t>(w.out) == k) out = in_tensors[static_cast<size_t>(w.in)];
     out_tensors.push_back(out.data != nullptr ? Tensor{out_types[k], out.data} : allocate(out_types[k]));
   }
@@ -476,6 +480,36 @@ TEST(TrainingOrders, EveryKernelStartsASumFromZero) {
     }
   }
   EXPECT_GE(accumulating, 5);
+}
+
+// Op::reuses: a result written over an operand has the same bits, two results over two operands as well.
+TEST(DesignRule1, ResultsMayLieWhereTheOpSays) {
+  int tried = 0;
+  for (const OpRow& row : op_rows()) {
+    const std::span<const InPlace> reuses = row.op->reuses;
+    const std::vector<Dense> in = operands(row, 7);
+    const Types in_types = types_of(in);
+    const auto expect_same = [&](const std::vector<InPlace>& over) {
+      for (const InPlace& w : over)
+        if (in_types[static_cast<size_t>(w.in)].nbytes() != row.out[static_cast<size_t>(w.out)].nbytes()) return;
+      for (const CpuTarget target : cpu_targets())
+        for (const int threads : {1, 3}) {
+          const KernelChoice k = choose_kernel(*row.op, {in_types, row.out, row.attrs, threads}, target);
+          const auto want = run_kernel(*row.op, row.attrs, in, Scalar::f32, k.run, k.workspace, threads);
+          const auto got = run_kernel(*row.op, row.attrs, in, Scalar::f32, k.run, k.workspace, threads, false, over);
+          for (size_t r = 0; r < want.size(); ++r)
+            EXPECT_EQ(std::memcmp(got[r].x.data(), want[r].x.data(), want[r].x.size() * 8), 0)
+                << name_of_row(row) << " result " << r << " by " << k.name << " with " << threads << " threads";
+        }
+      ++tried;
+    };
+    for (size_t a = 0; a < reuses.size(); ++a) {
+      expect_same({reuses[a]});
+      for (size_t b = 0; b < a; ++b)
+        if (reuses[a].out != reuses[b].out && reuses[a].in != reuses[b].in) expect_same({reuses[a], reuses[b]});
+    }
+  }
+  EXPECT_GE(tried, 10);
 }
 
 }  // namespace

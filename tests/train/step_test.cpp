@@ -117,6 +117,37 @@ TEST(DesignRule6, FusedStepEqualsUnfused) {
           << name_of(target) << " " << name_of(dtype);
 }
 
+// Dense rows, one document each and every token a target; and rows of very unequal numbers of targets, down to one.
+TEST(TrainingT19, DenseAndUnequalRowsAreBitEqual) {
+  constexpr int64_t rows = 8, length = 32;
+  for (const bool dense : {true, false}) {
+    const auto run = [dense](int64_t accumulation, CpuTarget target) {
+      StepConfig c;
+      c.model = tiny_model(), c.accumulation = accumulation, c.microbatch = {rows / accumulation, length};
+      Stepper s(c, plan_training(c, 2, target));
+      initialize_parameters(s.program(), s.parameters(), 3);
+      std::vector<double> list;
+      for (int64_t step = 0; step < 3; ++step) {
+        RandomRows data(rows, length, 260, static_cast<uint32_t>(step));
+        for (int64_t i = 0; i < rows * length; ++i) {
+          const auto at = static_cast<size_t>(i);
+          if (dense) data.segments[at] = 1, data.positions[at] = static_cast<int32_t>(i % length);
+          data.weights[at] = dense || i % length <= 4 * (i / length) ? 1.0f : 0.0f;
+        }
+        const StepResult r = s.run(data.rows(), 1e-2, step + 1);
+        EXPECT_EQ(r.loss.targets, dense ? rows * length : 8 + 4 * (1 + 2 + 3 + 4 + 5 + 6 + 7));
+        list.push_back(r.loss.loss()), list.push_back(r.raw_norm);
+      }
+      list.push_back(static_cast<double>(hash_of_states(s, StateRole::parameter) >> 12));
+      return list;
+    };
+    const std::vector<double> want = run(1, CpuTarget::ref);
+    for (const CpuTarget target : cpu_targets())
+      for (const int64_t accumulation : {1, 2, 4})
+        EXPECT_EQ(run(accumulation, target), want) << name_of(target) << " GA " << accumulation << " dense " << dense;
+  }
+}
+
 class TrainingT27Step : public testing::Test {
  protected:
   TrainingT27Step() {

@@ -28,9 +28,10 @@ void swiglu_grad(const KernelCall& c) {  // s = 1 / (1 + exp(-g)):  dg = ((dy u)
   const S *dy = c.in[0].as<S>(), *gate = c.in[1].as<S>(), *up = c.in[2].as<S>();
   S *dgate = c.out[0].as<S>(), *dup = c.out[1].as<S>();
   for (int64_t i = 0; i < c.out[0].numel(); ++i) {
-    const S e = S(1) + exp(-gate[i]), s = S(1) / e;
-    dgate[i] = ((dy[i] * up[i]) * s) * fma(gate[i], S(1) - s, S(1));
-    dup[i] = dy[i] * (gate[i] / e);
+    const S d = dy[i], g = gate[i], u = up[i];  // first: dgate and dup may lie where they do
+    const S e = S(1) + exp(-g), s = S(1) / e;
+    dgate[i] = ((d * u) * s) * fma(g, S(1) - s, S(1));
+    dup[i] = d * (g / e);
   }
 }
 
