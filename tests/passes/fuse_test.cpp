@@ -8,6 +8,7 @@
 
 #include "models/tiny_llama.h"
 #include "passes/random_graph.h"
+#include "passes/results.h"
 #include "passes/schedule.h"
 
 namespace nibble {
@@ -15,21 +16,6 @@ namespace {
 
 int64_t count(const Graph& g, const Op& op) {
   return std::ranges::count_if(g.nodes, [&](const Node& n) { return n.op == &op; });
-}
-
-// Contents of all outputs and states after a run, by name.
-std::map<std::string, std::vector<float>> results(const Graph& g, const std::function<void(Interpreter&)>& fill_all) {
-  Interpreter run(g, Scalar::f32);
-  fill_all(run);
-  run.run();
-  std::map<std::string, std::vector<float>> all;
-  const auto keep = [&all](const std::string& name, const Tensor& t) {
-    all[name].assign(t.as<float>(), t.as<float>() + t.numel());
-  };
-  for (const Output& o : g.outputs) keep(o.name, run.value(o.value));
-  for (const Node& n : g.nodes)
-    if (n.op == &read_op) keep(to_string(n.attrs), run.value(n.out[0]));
-  return all;
 }
 
 Graph fused(Graph g) {

@@ -10,33 +10,13 @@
 #include "graph/verify.h"
 #include "models/tiny_llama.h"
 #include "passes/memory.h"
+#include "passes/results.h"
 #include "passes/schedule.h"
 
 namespace nibble {
 namespace {
 
 constexpr BatchShape shape{2, 9};
-
-// Bits of all outputs and gradient states after a run.
-std::map<std::string, std::vector<float>> results(const Graph& g, const TinyInputs& in) {
-  Interpreter run(g, Scalar::f32);
-  fill(run, g, Scalar::f32, in);
-  run.run();
-  std::map<std::string, std::vector<float>> all;
-  const auto keep = [&all](const std::string& name, const Tensor& t) {
-    all[name].assign(t.as<float>(), t.as<float>() + t.numel());
-  };
-  for (const Output& o : g.outputs) keep(o.name, run.value(o.value));
-  for (const Node& n : g.nodes)
-    if (n.op == &read_op) keep(to_string(n.attrs), run.value(n.out[0]));
-  return all;
-}
-
-void expect_equal(const std::map<std::string, std::vector<float>>& a,
-                  const std::map<std::string, std::vector<float>>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, list] : a) EXPECT_EQ(std::memcmp(list.data(), b.at(name).data(), list.size() * 4), 0) << name;
-}
 
 bool may_run_again(const Node& n) { return n.op != &input_op && n.op != &read_op; }
 
@@ -45,7 +25,7 @@ TEST(PassesRecompute, ChangesNoBitWhateverIsRecomputed) {
     const LlamaConfig c = tiny_llama(tied);
     const Graph plain = tiny_training_graph(c, shape, 1e-3);
     const TinyInputs in = tiny_inputs(c, shape);
-    const auto want = results(plain, in);
+    const auto want = results(plain, [&](Interpreter& run) { fill(run, plain, Scalar::f32, in); });
     Random random(tied ? 1 : 2);
     for (int round = 0; round < 40; ++round) {
       std::vector<bool> again(forward_nodes(plain));
@@ -59,7 +39,7 @@ TEST(PassesRecompute, ChangesNoBitWhateverIsRecomputed) {
       EXPECT_EQ(done.kept_before, kept_bytes(plain));
       schedule(g);
       verify(g, "schedule");
-      expect_equal(want, results(g, in));
+      expect_equal(want, results(g, [&](Interpreter& run) { fill(run, g, Scalar::f32, in); }));
     }
   }
 }

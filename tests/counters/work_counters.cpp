@@ -218,9 +218,8 @@ double count_instructions(const std::string& program, const std::string& path) {
 using Table = std::map<std::string, Counters>;
 
 constexpr const char* heading =
-    "# What five paths may cost; tests/work/work_counters.cpp compares. After a change that is meant: work_counters "
-    "FILE "
-    "--update\n";
+    "# What five paths may cost; tests/counters/work_counters.cpp compares. After a change that is meant: "
+    "work_counters FILE --update\n";
 
 Table read_table(const std::string& file, std::string& made_by) {
   std::ifstream in(file);
