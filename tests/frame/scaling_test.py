@@ -26,7 +26,7 @@ def row(series, step, attention, **keys):
             "cpu_target": "avx2", "version": "0.1.0"}
 
 
-CANNED = {"schema": "nibble-scaling-1", "date": "2026-01-01", "cores": 2, "minutes": 7.4, "rows": [
+CANNED = {"schema": "nibble-scaling-1", "date": "2026-01-01", "cores": 2, "minutes": 7.4, "visits": 2, "rows": [
     row("length", 0.1, 0.2, max_target_length=128), row("length", 0.4, 0.8, max_target_length=2048),
     {"series": "length", "keys": {"max_target_length": 4096, "per_device_batch_size": 1}, "error": "error[E107]: | no room"},
     row("model", 0.2, 0.1, threads=1), row("model", 0.1, 0.1, threads=2)]}
@@ -49,7 +49,7 @@ class Scaling(unittest.TestCase):
                      "| nibble-1m | 918,656 | 1 | 10,000 | 1.00 x | 75.0 % | 10.0 % | 80 MiB |",
                      "| nibble-1m | 918,656 | 2 | 20,000 | 2.00 x | 75.0 % | 10.0 % | 80 MiB |"]:
             self.assertIn("\n" + line + "\n", text)
-        self.assertIn("2026-01-01, 7 minutes: Test CPU, `cpu_target=avx2`, 2 cores, nibble 0.1.0.", text)
+        self.assertIn("2026-01-01, 7 minutes: Test CPU, `cpu_target=avx2`, 2 cores, nibble 0.1.0. Medians of `nibble bench train`, the fastest of 2 visits", text)
 
     def test_every_picture_of_the_page_is_there_and_parses(self):
         files = self.report(CANNED)
