@@ -19,17 +19,17 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view names = "limits, gemm, attention, ops or train";
+constexpr std::string_view names = "limits, gemm, attention, ops, quantize or train";
 
 // What this version measures on its way to `plan`'s prices; `--calibrate` is one more.
 void check_name(const std::string& name) {
-  for (const std::string_view later : {"quantize", "generate", "data", "all"})
+  for (const std::string_view later : {"generate", "data", "all"})
     if (name == later)
       throw Error("E010", "nibble bench {} is not in this version", name)
           .where("argument 1")
           .expected(std::string(names), name)
           .hint("nibble bench train");
-  for (const std::string_view known : {"limits", "gemm", "attention", "ops", "train", "--calibrate"})
+  for (const std::string_view known : {"limits", "gemm", "attention", "ops", "quantize", "train", "--calibrate"})
     if (name == known) return;
   throw Error("E007", "{}", name.empty() ? "nibble bench needs a name" : "nibble bench has no " + name)
       .where("argument 1")
@@ -69,6 +69,7 @@ BenchResult run_bench(const std::string& name, const Config& config, ProgramPlan
   if (name == "gemm") return bench_gemm(config, plan, options);
   if (name == "attention") return bench_attention(config, plan, options);
   if (name == "ops") return bench_ops(config, plan, options);
+  if (name == "quantize") return bench_quantize(config, plan, options);
   return bench_train(config, std::move(plan), options);
 }
 
@@ -134,9 +135,12 @@ constexpr std::string_view help =
                  adds of float32, BF16 and int8, loads from each cache, reads,
                  copies and streaming stores of memory. Kept in this machine's file
     gemm         the matrix products of a training step, each with the kernel that
-                 training uses, and one of 2048 x 2048 x 2048
+                 training uses, and one of 2048 x 2048 x 2048; and the same of 4-bit
+                 operands (nvfp4), as a share of the peak of int8
     attention    attention of the model, forward and backward, T from 128 to 8192
     ops          every other operation of a step, at the node that moves most bytes
+    quantize     numbers to 4 and 8 bits, for 1 to all threads: the widest input and
+                 weight of the linear layers; GB/s counts the numbers once
     train        whole optimizer steps on synthetic tokens: tokens/s, where the time
                  goes by operation, and how long the first loss took
     --calibrate  limits, and what `nibble plan` needs to predict the time of a step:
@@ -159,11 +163,11 @@ OPTIONS
     --seconds N   no repeat starts after N seconds (15); one always runs. limits: for
                   each thread count (3); --calibrate: for each and each format (30)
     --out FILE    limits, --calibrate: keep the figures there, for machine=FILE
-    --save FILE   keep the share of every repeat of gemm, attention, ops or train
+    --save FILE   keep the share of every repeat (not of limits)
     --compare FILE  judge this run against a saved one, row by row: ratio of the
                   medians, its 99 % interval (bootstrap), verdict. Each repeat is a
-                  share of a limit timed right beside it (multiply-adds; for ops a
-                  copy of as many bytes), so that the machine's weather divides out
+                  share of a limit timed right beside it (multiply-adds; for ops
+                  and quantize a copy of as many bytes), so that the machine's weather divides out
     --tolerance N percent that a row may lose (5). It is slower if the whole
                   interval lies below
     --json        one JSON object
@@ -187,10 +191,10 @@ EXAMPLES
 
 }  // namespace
 
-constinit const Command bench_command{
-    "bench",
-    "nibble bench limits|gemm|attention|ops|train|--calibrate [key=value ...] [--repeats N] [--seconds N] [--out FILE]"
-    " [--save FILE] [--compare FILE] [--tolerance N] [--json]",
-    "speed as a share of this machine's limits", help, run};
+constinit const Command bench_command{"bench",
+                                      "nibble bench limits|gemm|attention|ops|quantize|train|--calibrate [key=value "
+                                      "...] [--repeats N] [--seconds N] [--out FILE]"
+                                      " [--save FILE] [--compare FILE] [--tolerance N] [--json]",
+                                      "speed as a share of this machine's limits", help, run};
 
 }  // namespace nibble

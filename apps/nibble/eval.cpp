@@ -13,6 +13,18 @@
 namespace nibble {
 namespace {
 
+// The masters in float32, unless the command line asks for another dtype or a recipe.
+void set_precision(const Config& config, StepConfig* step) {
+  if (config.is_explicit("dtype") && config.get_string("dtype") == "bfloat16") step->dtype = DType::bf16;
+  if (!config.is_explicit("quantization")) return;
+  step->recipe = recipe_of(config, step->model.layers);
+  if (step->recipe.fprop.b.tensor_scale == TensorScale::delayed)
+    throw Error("E102", "quantization={}: delayed scales belong to a training run, and eval has none",
+                config.get_string("quantization"))
+        .where("{}", config.origin("quantization"))
+        .hint("quantization=te_fp8_currentscaling");
+}
+
 // Data keys that are no part of what determines a result are in run_info.json: the files of the run itself.
 std::vector<std::string> run_files(const OpenModel& open, const char* key) {
   const std::filesystem::path file = open.source.path / "run_info.json";
@@ -57,6 +69,7 @@ int run(const std::vector<std::string>& arguments) {
   const double rows = config.get_double("eval_per_device_batch_size");
   step.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : 8, config.get_int("max_target_length")};
   step.z_loss = config.get_double("z_loss_multiplier");
+  set_precision(config, &step);
   ThreadPool pool(resolve_threads(config.get_int("threads")));
   const TrainingData data = prepare_data(
       {config, open.source.path, std::filesystem::temp_directory_path() / "nibble_eval_cache", pool, {}, false});
@@ -90,10 +103,12 @@ constexpr std::string_view help =
 
 KEYS
     eval_per_device_batch_size, eval_steps, max_target_length, text_document,
-    threads, cpu_target, json
+    threads, cpu_target, json; dtype and quantization: evaluates the rounded or
+    quantized weights instead of the float32 masters
 
 EXIT STATUS
     0 done   64 usage   65 bad data   66 no model or no data
+    78 a recipe that eval cannot run
 
 EXAMPLES
     nibble eval nibble_output/quickstart

@@ -44,6 +44,8 @@ int run(const std::vector<std::string>& arguments) {
                       .steps = total_steps(config),
                       .memory_limit = memory_limit_of(config),
                       .remat_policy = config.get_string("remat_policy"),
+                      .precision = precision_text(config),
+                      .unquantized = unquantized_sites(step),
                       .checkpoint_copy = checkpoint_copy_bytes(config, plan)};
   const PlanReport report = make_report(plan, std::move(subject), r.options.contains("layers"));
   const MachineFile machine = find_machine(config);

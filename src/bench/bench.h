@@ -36,6 +36,9 @@ BenchResult bench_attention(const Config& config, const ProgramPlan& plan, const
 /// Every other op of a step, at the node of it that moves most bytes.
 BenchResult bench_ops(const Config& config, const ProgramPlan& plan, const BenchOptions& options);
 
+/// The quantisers on the widest input and weight of the linear layers, for 1 to all threads.
+BenchResult bench_quantize(const Config& config, const ProgramPlan& plan, const BenchOptions& options);
+
 /// Whole optimizer steps on synthetic tokens: tokens/s and where the time goes by op.
 BenchResult bench_train(const Config& config, ProgramPlan plan, const BenchOptions& options);
 

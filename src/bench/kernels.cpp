@@ -91,7 +91,7 @@ class Measurement {
     b.peak.add(seconds, peak, b.work.flops);
     b.copy.add(seconds, copy, b.work.bytes());
     Limits here = limits_;
-    if (known > 0) here.f32 *= peak / known, here.bf16 *= peak / known;
+    if (known > 0) here.f32 *= peak / known, here.bf16 *= peak / known, here.int8 *= peak / known;
     b.limit.add(seconds, peak > 0 ? 1 : 0, limit_seconds(b.work, here, machine_.caches));
   }
 
@@ -111,10 +111,24 @@ Types operands_of(const Graph& graph, const Node& n) {
   return in;
 }
 
-void describe_gemm(KernelBench& b, const GemmRow& g) {
-  b.row = {{"site", g.site}, {"gemm", g.gemm}, {"m", g.m}, {"n", g.n}, {"k", g.k}};
+void describe_gemm(KernelBench& b, const GemmRow& g, std::string_view operands) {
+  b.row = {{"site", g.site}, {"gemm", g.gemm}, {"operands", operands}, {"m", g.m}, {"n", g.n}, {"k", g.k}};
   b.name = fmt::format("{} {} {} x {} x {}", g.site, g.gemm, g.m, g.n, g.k);
-  b.label = fmt::format("{:<42}{:<6}{:>20}  ", g.site, g.gemm, fmt::format("{} x {} x {}", g.m, g.n, g.k));
+  if (operands == "nvfp4") b.name += " nvfp4";
+  b.label =
+      fmt::format("{:<42}{:<6}{:<6}{:>20}  ", g.site, g.gemm, operands, fmt::format("{} x {} x {}", g.m, g.n, g.k));
+}
+
+// The same product of 4-bit operands, packing counted and quantising not; weights under scales of tiles.
+void add_four_bit(const GemmRow& g, const ProgramPlan& plan, std::vector<KernelBench>& benches) {
+  const bool wgrad = g.gemm == "wgrad";
+  const Type a{DType::nvfp4, {g.m, g.k}}, b{wgrad ? DType::nvfp4 : DType::nvfp4_2d, {g.n, g.k}};
+  if (wgrad)
+    benches.push_back(make_bench(qlinear_wgrad_op, {{DType::f32, {g.m, g.n}}, a, b}, Attrs{}, plan, 0));
+  else
+    benches.push_back(make_bench(qlinear_op, {a, b}, Attrs{{"dtype", std::string("bf16")}}, plan, 0));
+  describe_gemm(benches.back(), g, "nvfp4");
+  if (benches.back().kernel->name() == "ref") benches.pop_back();
 }
 
 // The matrix products of a microbatch, each shape once, and a square one that other libraries quote.
@@ -130,11 +144,14 @@ std::vector<KernelBench> gemm_benches(const ProgramPlan& plan) {
     if (std::ranges::find(seen, key) != seen.end()) continue;
     seen.push_back(key);
     benches.push_back(make_bench(*n.op, operands_of(microbatch.graph, n), n.attrs, plan, 256));
-    describe_gemm(benches.back(), g);
+    describe_gemm(benches.back(), g, g.format);
+    if (g.gemm != "head") add_four_bit(g, plan, benches);
   }
   constexpr int64_t side = 2048;
+  const GemmRow square{.site = "square", .gemm = "fprop", .m = side, .n = side, .k = side};
   benches.push_back(make_bench(linear_op, {{dtype, {side, side}}, {dtype, {side, side}}}, Attrs{}, plan, 0));
-  describe_gemm(benches.back(), {.site = "square", .gemm = "fprop", .m = side, .n = side, .k = side});
+  describe_gemm(benches.back(), square, name_of(dtype));
+  add_four_bit(square, plan, benches);
   return benches;
 }
 
@@ -210,8 +227,8 @@ BenchResult bench_gemm(const Config& config, const ProgramPlan& plan, const Benc
   Measurement m(config, plan, options);
   m.run(benches);
   BenchResult r = m.begin("gemm", benches);
-  r.text += fmt::format("{:<42}{:<6}{:>20}  {:<12}{:>9}{:>9}{:>9}\n", "site", "gemm", "M x N x K", "kernel", "ms",
-                        "GFLOP/s", "of peak");
+  r.text += fmt::format("{:<42}{:<6}{:<6}{:>20}  {:<12}{:>9}{:>9}{:>9}\n", "site", "gemm", "", "M x N x K", "kernel",
+                        "ms", "GFLOP/s", "of peak");
   for (const KernelBench& b : benches) {
     m.append(r, "gemms", b, b.work.flops / b.peak.seconds());
     r.text += fmt::format("{:>9}\n", b.peak.share_text());

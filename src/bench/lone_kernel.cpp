@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/quantized.h"
 #include "numerics/bf16.h"
+#include "numerics/fp8.h"
 #include "passes/memory.h"
 
 namespace nibble {
@@ -27,11 +29,32 @@ std::byte* LoneKernel::allocate(int64_t bytes) {
   return memory_.back().get() + (arena_alignment - address % arena_alignment) % arena_alignment;
 }
 
+namespace {
+
+uint32_t word_at(int64_t i) { return static_cast<uint32_t>(i) * 2654435761u; }
+
+// Any codes, under scales of 1; no NaN and no Inf among those of 8 bits.
+void fill_quantized(const Tensor& t) {
+  const QuantizedView v(t);
+  v.header() = {.amax = 1, .decode = 1, .saved = 1, .by_amax = 0, .blank = 0};
+  auto* bytes = reinterpret_cast<uint8_t*>(v.base);
+  for (int64_t i = v.layout.codes; i < v.layout.scales; ++i)
+    bytes[i] = static_cast<uint8_t>(word_at(i) >> 24 & (v.format.bits == 4 ? 0xFF : 0xFB));
+  const bool e4m3 = t.type.dtype == DType::nvfp4 || t.type.dtype == DType::nvfp4_2d;
+  std::fill(bytes + v.layout.scales, bytes + v.layout.bytes, static_cast<uint8_t>(e4m3 ? e4m3_one : 127));
+}
+
+}  // namespace
+
 // Numbers in [-0.5, 0.5): values do not change the time, denormals would.
 Tensor LoneKernel::filled(const Type& type) {
   Tensor t{type, allocate(type.nbytes())};
+  if (is_quantized(type.dtype)) {
+    fill_quantized(t);
+    return t;
+  }
   for (int64_t i = 0; i < type.numel(); ++i) {
-    const auto word = static_cast<uint32_t>(i) * 2654435761u;
+    const uint32_t word = word_at(i);
     const float x = static_cast<float>(word >> 8) * 0x1p-24f - 0.5f;
     switch (type.dtype) {
       case DType::f32:
@@ -45,6 +68,8 @@ Tensor LoneKernel::filled(const Type& type) {
         break;
       case DType::bf16:
         t.as<BFloat16>()[i] = round_bf16(x);
+        break;
+      default:  // quantised
         break;
     }
   }

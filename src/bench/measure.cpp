@@ -20,9 +20,9 @@ double median(std::vector<double> x) {
 
 Peak::Peak(ThreadPool& pool, std::string_view format) : pool_(pool), format_(format) {
   const bool wide = cpu_runs(CpuTarget::avx512), narrow = cpu_runs(CpuTarget::avx2);
-  if (format == "bf16" && cpu_runs(CpuTarget::avx512_bf16)) {
+  if ((format == "bf16" || format == "8bit") && cpu_runs(CpuTarget::avx512_bf16)) {
     loop_ = avx512::bf16_loop, name_ = "BF16 peak {:.1f} GFLOP/s (vdpbf16ps";
-  } else if (format == "int8" && narrow) {
+  } else if ((format == "int8" || format == "4bit") && narrow) {
     loop_ = cpu_has_vnni() ? avx512::int8_loop : avx2::int8_loop;
     name_ = cpu_has_vnni() ? "int8 peak {:.1f} Gop/s (vpdpbusd" : "int8 peak {:.1f} Gop/s (maddubs";
   } else {

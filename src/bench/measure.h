@@ -21,7 +21,8 @@ struct PeakSummary {
 };
 
 /// Multiply-adds a second of all threads together, in pieces of about 10 ms, for operands of a format: "f32", "bf16",
-/// "int8". A format without an instruction of its own is expanded to f32 and has its peak. 0 on a CPU without FMA.
+/// "int8", "4bit" (as int8), "8bit" (as bf16). A format without an instruction of its own is expanded to f32 and has
+/// its peak. 0 on a CPU without FMA.
 class Peak {
  public:
   explicit Peak(ThreadPool& pool, std::string_view format = "f32");

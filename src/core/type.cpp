@@ -7,27 +7,59 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "core/quantized.h"
 
 namespace nibble {
 
+namespace {
+constexpr std::pair<DType, std::string_view> names[] = {{DType::f32, "f32"},
+                                                        {DType::f64, "f64"},
+                                                        {DType::i32, "i32"},
+                                                        {DType::bf16, "bf16"},
+                                                        {DType::nvfp4, "nvfp4"},
+                                                        {DType::nvfp4_2d, "nvfp4_2d"},
+                                                        {DType::mxfp4, "mxfp4"},
+                                                        {DType::mxfp4_2d, "mxfp4_2d"},
+                                                        {DType::mxfp8, "mxfp8"},
+                                                        {DType::e4m3, "e4m3"},
+                                                        {DType::e5m2, "e5m2"},
+                                                        {DType::fp8_block, "fp8_block"},
+                                                        {DType::fp8_block_2d, "fp8_block_2d"}};
+}  // namespace
+
 std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "f32";
-    case DType::f64:
-      return "f64";
-    case DType::i32:
-      return "i32";
-    case DType::bf16:
-      return "bf16";
-  }
-  return "?";
+  const auto* const found = std::ranges::find(names, dtype, &std::pair<DType, std::string_view>::first);
+  return found == std::end(names) ? "?" : found->second;
 }
 
 bool parse_dtype(std::string_view text, DType* out) {
-  for (const DType d : {DType::f32, DType::f64, DType::i32, DType::bf16})
-    if (name_of(d) == text) return *out = d, true;
+  for (const auto& [dtype, name] : names)
+    if (name == text) return *out = dtype, true;
   return false;
+}
+
+BlockFormat block_format(DType dtype) {
+  switch (dtype) {
+    case DType::nvfp4:
+      return {4, 1, 16};
+    case DType::nvfp4_2d:
+      return {4, 16, 16};
+    case DType::mxfp4:
+      return {4, 1, 32};
+    case DType::mxfp4_2d:
+      return {4, 32, 32};
+    case DType::mxfp8:
+      return {8, 1, 32};
+    case DType::e4m3:
+    case DType::e5m2:
+      return {8, 1, 1, false};
+    case DType::fp8_block:
+      return {8, 1, 128};
+    case DType::fp8_block_2d:
+      return {8, 128, 128};
+    default:
+      return {};
+  }
 }
 
 int64_t element_bytes(DType dtype) {
@@ -39,8 +71,10 @@ int64_t element_bytes(DType dtype) {
       return 4;
     case DType::f64:
       return 8;
+    default:
+      break;
   }
-  return 0;
+  internal_error(fmt::format("{} has no whole number of bytes an element", name_of(dtype)), __FILE__, __LINE__);
 }
 
 Shape::Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
@@ -69,6 +103,8 @@ Type Type::with_last(int64_t n) const {
   dims[rank() - 1] = n;
   return {dtype, Shape(std::span<const int64_t>(dims, static_cast<size_t>(rank())))};
 }
+
+int64_t Type::quantized_bytes() const { return QuantizedLayout(*this).bytes; }
 
 std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape.dims(), ", ")); }
 std::string to_string(const Type& type) { return fmt::format("{}{}", name_of(type.dtype), to_string(type.shape)); }

@@ -1,5 +1,5 @@
-// What a value is: element type and shape. All tensors are dense and row-major in this version; block-scaled formats
-// will add a layout here, and Type::nbytes() stays the only function that turns a type into bytes.
+// What a value is: element type and shape. Numbers are dense and row-major; quantised tensors hold codes and scales
+// (core/quantized.h). Type::nbytes() is the only function that turns a type into bytes.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -9,11 +9,36 @@
 
 namespace nibble {
 
-enum class DType : uint8_t { f32, f64, i32, bf16 };
+/// After bf16: quantised formats (spec/precision.md 2). A `_2d` format shares a scale among a square tile.
+enum class DType : uint8_t {
+  f32,
+  f64,
+  i32,
+  bf16,
+  nvfp4,
+  nvfp4_2d,
+  mxfp4,
+  mxfp4_2d,
+  mxfp8,
+  e4m3,
+  e5m2,
+  fp8_block,
+  fp8_block_2d
+};
 
 std::string_view name_of(DType dtype);                // "f32"
 bool parse_dtype(std::string_view text, DType* out);  // false if unknown
-int64_t element_bytes(DType dtype);
+int64_t element_bytes(DType dtype);                   // of numbers
+
+/// How a quantised format lays out its elements: codes of `bits` bits, and a scale byte for each block of `columns`
+/// elements along the last axis, or for each tile of `rows` x `columns`.
+struct BlockFormat {
+  int bits = 0;  // 0: not quantised
+  int rows = 1, columns = 1;
+  bool scales = true;  // false: under one scale of the tensor only
+};
+BlockFormat block_format(DType dtype);
+inline bool is_quantized(DType dtype) { return dtype >= DType::nvfp4; }
 
 /// Up to five dimensions, slowest first. Rank 0 does not occur: a scalar is [1].
 class Shape {
@@ -43,14 +68,17 @@ struct Type {
   int64_t dim(int i) const { return shape.dim(i); }
   int64_t numel() const { return shape.numel(); }
   int64_t rows() const { return shape.rows(); }
-  /// Bytes of the dense layout: the only size function.
-  int64_t nbytes() const { return numel() * element_bytes(dtype); }
+  /// Bytes in memory: the only size function.
+  int64_t nbytes() const { return is_quantized(dtype) ? quantized_bytes() : numel() * element_bytes(dtype); }
   /// The same element type without the last dimension.
   Type drop_last() const;
   /// The same leading dimensions with another last one.
   Type with_last(int64_t n) const;
   Type as(DType other) const { return {other, shape}; }
   bool operator==(const Type& o) const = default;
+
+ private:
+  int64_t quantized_bytes() const;
 };
 
 std::string to_string(const Shape& shape);  // "[4, 64]"

@@ -6,8 +6,11 @@ namespace nibble {
 namespace {
 
 constexpr std::pair<StateRole, std::string_view> role_names[] = {
-    {StateRole::parameter, "parameter"}, {StateRole::weight, "weight"},     {StateRole::gradient, "gradient"},
-    {StateRole::moment_m, "moment_m"},   {StateRole::moment_v, "moment_v"}, {StateRole::kv_cache, "kv_cache"},
+    {StateRole::parameter, "parameter"}, {StateRole::weight, "weight"},
+    {StateRole::codes, "codes"},         {StateRole::codes_transposed, "codes_transposed"},
+    {StateRole::fp8_scale, "fp8_scale"}, {StateRole::fp8_history, "fp8_history"},
+    {StateRole::gradient, "gradient"},   {StateRole::moment_m, "moment_m"},
+    {StateRole::moment_v, "moment_v"},   {StateRole::kv_cache, "kv_cache"},
     {StateRole::constant, "constant"}};
 
 Types no_shape(const OpCall& c) {

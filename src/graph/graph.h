@@ -32,8 +32,23 @@ struct Node {
 };
 
 /// What a state is for. With its name this is the state's identity; parameters, weights, moments and gradients carry
-/// the parameter's Hugging Face name. A `weight` is its parameter rounded to the type that products compute in (dtype).
-enum class StateRole { parameter, weight, gradient, moment_m, moment_v, kv_cache, constant };
+/// the parameter's Hugging Face name. A `weight` is its parameter rounded to the type that products compute in (dtype);
+/// `codes` and `codes_transposed` are its parameter quantised with blocks along the last axis, and along the first.
+/// Of delayed FP8 scaling, by site and tensor ("layers.3/mlp/up_proj dy"): `fp8_scale` is what the next step divides
+/// by, `fp8_history` the amaxes it comes from.
+enum class StateRole {
+  parameter,
+  weight,
+  codes,
+  codes_transposed,
+  fp8_scale,
+  fp8_history,
+  gradient,
+  moment_m,
+  moment_v,
+  kv_cache,
+  constant
+};
 std::string_view name_of(StateRole role);
 bool parse_state_role(std::string_view text, StateRole* out);
 

@@ -16,17 +16,6 @@ Value batch_hidden(Builder& b, const LlamaConfig& c, BatchShape shape) {
 
 }  // namespace
 
-Graph recast_graph(const LlamaConfig& c, DType dtype) {
-  Graph graph;
-  Builder b(graph);
-  for (const Parameter& p : llama_parameters(c)) {
-    auto scope = b.scope(p.name);
-    recast(b, b.read(StateRole::weight, p.name, {dtype, p.shape}),
-           b.read(StateRole::parameter, p.name, {DType::f32, p.shape}));
-  }
-  return graph;
-}
-
 Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss, DType dtype, int64_t loss_tiles) {
   Graph graph;
   Builder b(graph);

@@ -12,11 +12,9 @@ struct BatchShape {
 };
 
 /// "ce" and "lse" [B, T], not differentiated yet (passes/grad). dtype: of activations and products; with bf16 the graph
-/// reads weights, which recast_graph rounds from the parameters. loss_tiles: as of cross_entropy.
+/// reads weights, which weights_graph (passes/quantize) rounds from the parameters. loss_tiles: as of cross_entropy.
 Graph llama_loss_graph(const LlamaConfig& c, BatchShape shape, double z_loss, DType dtype = DType::f32,
                        int64_t loss_tiles = 1);
-/// Rounds every parameter to the weight that graphs of this dtype read.
-Graph recast_graph(const LlamaConfig& c, DType dtype);
 /// "logits" [B, T, V].
 Graph llama_logits_graph(const LlamaConfig& c, BatchShape shape);
 /// One decoding step of up to `rows` rows over a cache of `positions`: inputs tokens, positions i32 [R], span i32 [2],

@@ -73,10 +73,18 @@ Value sum_squares(Builder& b, const Values& parts);
 /// sqrt of the sum of all tile sums: f64 [1]; order-free (spec/scale.md 5.2), NaN or Inf if any tile is.
 Value norm(Builder& b, const Values& tiles);
 
+/// Random bits and place of a quantised tensor, i32: {seed, step, first row of the tensor in the whole batch, 0}.
+inline constexpr int64_t quantize_words = 4;
+/// Amaxes that a delayed scale looks back on, the running step's included.
+inline constexpr int64_t fp8_history_length = 1024;
+
 extern const Op embedding_op, embedding_grad_op, linear_op, linear_dgrad_op, linear_wgrad_op, rms_norm_op,
     rms_norm_grad_op, rope_op, attention_op, attention_grad_op, swiglu_op, swiglu_grad_op, add_op, scale_op,
     split_heads_op, merge_heads_op, zeros_op, ones_op, cross_entropy_op, cross_entropy_grad_op, append_op,
     attention_cached_op, take_row_op, adamw_op, sgd_op, sum_squares_op, norm_op, recast_op;
+/// Made by passes/quantize, by no model.
+extern const Op quantize_op, requantize_op, quantize_weight_op, quantize_weights_op, qlinear_op, qlinear_dgrad_op,
+    qlinear_wgrad_op, record_amax_op, advance_scale_op;
 /// Made by passes/fuse, by no model.
 extern const Op residual_rms_norm_op, residual_rms_norm_grad_op, rope_pair_op, adamw_squares_op;
 

@@ -36,7 +36,8 @@ void erase_and_append(std::vector<T>& old, const std::vector<T>& newer, const au
 
 double Limits::peak(std::string_view format) const {
   if (format == "bf16" && bf16 > 0) return bf16;
-  if (format == "int8" && int8 > 0) return int8;
+  if ((format == "int8" || format == "4bit") && int8 > 0) return int8;
+  if (format == "8bit" && bf16 > 0) return bf16;  // elements are widened
   return f32;
 }
 

@@ -19,8 +19,8 @@ struct Limits {
   double read = 0, copy = 0, stream_copy = 0, stream_fill = 0;
   bool operator==(const Limits&) const = default;
 
-  /// The peak of products with operands of this format, "f32", "bf16" or "int8": without an instruction of its own a
-  /// format is expanded to f32.
+  /// The peak of products with operands of this format, "f32", "bf16", "int8", "4bit" (integer dots) or "8bit" (widened
+  /// to bf16): without an instruction of its own a format is expanded to f32.
   double peak(std::string_view format) const;
 };
 

@@ -11,8 +11,8 @@ using Json = nlohmann::ordered_json;
 void append_header(std::string& out, const PlanReport& r) {
   const PlanSubject& s = r.subject;
   const int64_t tokens = s.batch * s.length * s.accumulation;
-  out += fmt::format("{}   {} parameters   float32   cpu, {} kernels, {} thread{}\n", s.model_name,
-                     grouped(r.parameters), r.target, r.threads, r.threads == 1 ? "" : "s");
+  out += fmt::format("{}   {} parameters   {}   cpu, {} kernels, {} thread{}\n", s.model_name, grouped(r.parameters),
+                     s.precision, r.target, r.threads, r.threads == 1 ? "" : "s");
   out += fmt::format("step     {} rows x {} tokens x {} microbatch{} = {} tokens", s.batch, s.length, s.accumulation,
                      s.accumulation == 1 ? "" : "es", grouped(tokens));
   if (s.steps > 0) out += fmt::format(";   {} steps: {} tokens", grouped(s.steps), grouped(s.steps * tokens));
@@ -89,12 +89,14 @@ void append_tensors(std::string& out, const PlanReport& r) {
 
 void append_gemms(std::string& out, const PlanReport& r) {
   size_t width = 0;
-  for (const GemmRow& g : r.gemms) width = std::max(width, g.site.size());
-  out += "\nmatrix products of a microbatch: M x N x K\n";
+  size_t format = 4;
+  for (const GemmRow& g : r.gemms) width = std::max(width, g.site.size()), format = std::max(format, g.format.size());
+  out += "\nmatrix products of a microbatch: M x N x K, operands, kernel\n";
   for (const GemmRow& g : r.gemms)
-    out += fmt::format("  {:<{}}  {:<6} {:>22}  {:<4} {:<7}{:>10.4g} GFLOP{}\n", g.site, width, g.gemm,
-                       fmt::format("{} x {} x {}", g.m, g.n, g.k), g.format, g.kernel, g.flops / 1e9,
+    out += fmt::format("  {:<{}}  {:<6} {:>22}  {:<{}} {:<11}{:>10.4g} GFLOP{}\n", g.site, width, g.gemm,
+                       fmt::format("{} x {} x {}", g.m, g.n, g.k), g.format, format, g.kernel, g.flops / 1e9,
                        g.count == 1 ? "" : fmt::format(" x {}", g.count));
+  for (const std::string& site : r.subject.unquantized) out += fmt::format("  not quantized: {}\n", site);
 }
 
 void append_ops(std::string& out, const PlanReport& r) {

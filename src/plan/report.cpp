@@ -51,6 +51,12 @@ std::string_view class_of(StateRole role) {
       return "weights";
     case StateRole::weight:
       return "rounded weights";
+    case StateRole::codes:
+    case StateRole::codes_transposed:
+      return "quantized weights";
+    case StateRole::fp8_scale:
+    case StateRole::fp8_history:
+      return "scale histories";
     case StateRole::gradient:
       return "gradients";
     case StateRole::moment_m:
@@ -70,6 +76,14 @@ std::string_view kind_of(StateRole role) {
       return "weight";
     case StateRole::weight:
       return "rounded weight";
+    case StateRole::codes:
+      return "codes";
+    case StateRole::codes_transposed:
+      return "codes, transposed";
+    case StateRole::fp8_scale:
+      return "scale";
+    case StateRole::fp8_history:
+      return "history";
     case StateRole::gradient:
       return "gradient";
     case StateRole::moment_m:
@@ -125,6 +139,19 @@ std::map<int32_t, std::string> sites_of_weights(const Graph& graph) {
   std::map<int32_t, std::string> sites;
   for (const Node& n : graph.nodes)
     if (n.op == &linear_op && !is_recomputed(n)) sites[n.in[1].id] = n.label;
+  std::map<std::string, std::string> by_weight;  // a quantised weight is two states of one name
+  const auto weight_of = [&](Value v) -> std::string {
+    const Node* made = &graph.producer(v);
+    while (made->op == &quantize_op || made->op == &requantize_op) made = &graph.producer(made->in[0]);
+    return made->op == &read_op ? made->attrs.get_string("name") : "";
+  };
+  for (const Node& n : graph.nodes)
+    if ((n.op == &linear_op || n.op == &qlinear_op) && !is_recomputed(n)) by_weight[weight_of(n.in[1])] = n.label;
+  for (const Node& n : graph.nodes)
+    if (n.op == &qlinear_dgrad_op)
+      for (size_t i = 1; i < n.in.size(); i += 2)
+        if (const auto found = by_weight.find(weight_of(n.in[i])); found != by_weight.end())
+          sites[n.in[i].id] = found->second;
   return sites;
 }
 
@@ -154,6 +181,13 @@ bool gemm_of(const ExecutablePlan& plan, size_t i, const std::map<int32_t, std::
   } else if (n.op == &linear_wgrad_op) {
     *row = {.site = n.label, .gemm = "wgrad", .m = type(0).dim(0), .n = type(0).dim(1), .k = type(1).rows()};
     operand = 1;
+  } else if (n.op == &qlinear_op) {
+    *row = {.site = n.label, .gemm = "fprop", .m = type(0).rows(), .n = type(1).dim(0), .k = type(1).dim(1)};
+  } else if (n.op == &qlinear_dgrad_op) {
+    *row = {.site = joined_site(sites, n), .gemm = "dgrad", .m = type(0).rows(), .n = type(1).dim(0)};
+    for (size_t k = 0; k < n.in.size(); k += 2) row->k += type(k).dim(-1);
+  } else if (n.op == &qlinear_wgrad_op) {
+    *row = {.site = n.label, .gemm = "wgrad", .m = type(0).dim(0), .n = type(0).dim(1), .k = type(1).dim(1)};
   } else if (n.op == &cross_entropy_op || n.op == &cross_entropy_grad_op) {
     operand = n.op == &cross_entropy_op ? 0 : 1;
     *row = {.site = n.label,
@@ -165,7 +199,8 @@ bool gemm_of(const ExecutablePlan& plan, size_t i, const std::map<int32_t, std::
     return false;
   }
   row->node = static_cast<int32_t>(i);
-  row->format = name_of(type(operand).dtype);
+  row->format = n.attrs.has("a") ? n.attrs.get_string("a") + ", " + n.attrs.get_string("b")
+                                 : std::string(name_of(type(operand).dtype));
   row->kernel = plan.kernels[i].name;
   row->flops = static_cast<double>(cost_of(g, n).flops);
   return true;
@@ -174,9 +209,10 @@ bool gemm_of(const ExecutablePlan& plan, size_t i, const std::map<int32_t, std::
 }  // namespace
 
 std::vector<MemoryClass> memory_classes(const ProgramPlan& plan) {
-  std::vector<MemoryClass> classes = {{"weights"},          {"rounded weights"}, {"gradients"}, {"optimizer"},
-                                      {"caches"},           {"constants"},       {"batch"},     {"activations kept"},
-                                      {"activations live"}, {"workspace"}};
+  std::vector<MemoryClass> classes = {{"weights"},          {"rounded weights"},  {"quantized weights"},
+                                      {"scale histories"},  {"gradients"},        {"optimizer"},
+                                      {"caches"},           {"constants"},        {"batch"},
+                                      {"activations kept"}, {"activations live"}, {"workspace"}};
   const auto of = [&](std::string_view name) -> int64_t& {
     return std::ranges::find(classes, name, &MemoryClass::name)->bytes;
   };
@@ -223,8 +259,9 @@ std::vector<TensorRow> largest_tensors(const ProgramPlan& plan, size_t most) {
   }
   for (const auto& key : order) {
     auto& [state, kinds] = states.at(key);
-    std::ranges::sort(
-        kinds, {}, [](std::string_view k) { return std::string_view("weight gradient m v cache constant").find(k); });
+    std::ranges::sort(kinds, {}, [](std::string_view k) {
+      return std::string_view("weight codes gradient m v cache constant").find(k);
+    });
     add(key.first, fmt::format("{}", fmt::join(kinds, ", ")), state->type, static_cast<int64_t>(kinds.size()));
   }
   if (const ExecutablePlan* e = largest_executable(plan)) {

@@ -51,7 +51,7 @@ struct GemmRow {
   std::string site;  // "layers.0-7/self_attn/q_proj"; products that share a sum: "layers.0/mlp/gate_proj+up_proj"
   std::string gemm;  // fprop, dgrad, wgrad; head (all three, logits tile by tile)
   int64_t m = 0, n = 0, k = 0;
-  std::string format;  // of the operands: "f32"
+  std::string format;  // of the operands: "f32"; quantised ones with how they were made: "nvfp4 stochastic, nvfp4_2d"
   std::string kernel;  // "avx512"
   double flops = 0;    // of one
   int64_t count = 1;   // equal layers
@@ -80,7 +80,9 @@ struct PlanSubject {
   int64_t steps = 0;
   int64_t memory_limit = 0;  // bytes
   std::string remat_policy;
-  int64_t checkpoint_copy = 0;  // bytes beside the arena that async_checkpointing takes
+  std::string precision;                 // "bfloat16", "bfloat16, te_nvfp4"
+  std::vector<std::string> unquantized;  // what the recipe leaves as it is, and why
+  int64_t checkpoint_copy = 0;           // bytes beside the arena that async_checkpointing takes
 };
 
 struct PlanReport {

@@ -1,6 +1,7 @@
 #include "plan/work.h"
 
 #include <algorithm>
+#include <map>
 
 namespace nibble {
 
@@ -11,8 +12,10 @@ Work work_of(const Op& op, std::span<const Type> in, std::span<const Type> out, 
   w.flops = static_cast<double>(cost.flops), w.functions = static_cast<double>(cost.functions);
   for (const Type& t : out) w.written += static_cast<double>(t.nbytes());
   w.read = std::max(0.0, static_cast<double>(cost.bytes) - w.written);
-  for (const Type& t : in)
+  for (const Type& t : in) {
     if (t.dtype == DType::bf16) w.format = "bf16";
+    if (const int bits = block_format(t.dtype).bits; bits > 0) w.format = bits == 4 ? "4bit" : "8bit";
+  }
   return w;
 }
 
@@ -25,18 +28,21 @@ Work work_of(const Graph& graph, const Node& n) {
 
 int64_t runs_a_step(std::string_view executable, int64_t accumulation) {
   if (executable == "microbatch") return accumulation;
-  return executable == "gradient_norm" || executable == "update" || executable == "recast" ? 1 : 0;
+  return executable == "gradient_norm" || executable == "update" || executable == "recast" ||
+                 executable == "advance_scales"
+             ? 1
+             : 0;
 }
 
 std::string_view step_format(const ProgramPlan& plan) {
   const ExecutablePlan& microbatch = plan.executable("microbatch");
-  double all = 0, bf16 = 0;
+  std::map<std::string_view, double> flops;
   for (const Node& n : microbatch.graph.nodes) {
     const Work w = work_of(microbatch.graph, n);
-    all += w.flops;
-    if (w.format == "bf16") bf16 += w.flops;
+    flops[w.format] += w.flops;
   }
-  return 2 * bf16 > all ? "bf16" : "f32";
+  const auto most = std::ranges::max_element(flops, {}, [](const auto& f) { return f.second; });
+  return most == flops.end() ? "f32" : most->first;
 }
 
 }  // namespace nibble

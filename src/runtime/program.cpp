@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/quantized.h"
 #include "graph/verify.h"
 #include "numerics/bf16.h"
 #include "passes/fuse.h"
@@ -106,6 +107,10 @@ ProgramPlan plan_program(std::vector<NamedGraph> graphs, int threads, CpuTarget 
 
 Tensor Executable::of(Value v) const { return tensors_[static_cast<size_t>(v.id)]; }
 
+bool Executable::has_input(std::string_view name) const {
+  return std::ranges::any_of(inputs_, [name](const auto& i) { return i.first == name; });
+}
+
 Tensor Executable::input(std::string_view name) const {
   for (const auto& [input, tensor] : inputs_)
     if (input == name) return tensor;
@@ -137,6 +142,10 @@ bool Executable::run_checked(NonFinite* found, Gradients gradients) {
     call(s, gradients);
     for (size_t k = 0; k < s.out.size(); ++k) {
       const DType dtype = s.out[k].type.dtype;
+      if (is_quantized(dtype) && !std::isfinite(QuantizedView(s.out[k]).header().amax)) {
+        *found = {s.node, static_cast<int>(k), 0, QuantizedView(s.out[k]).header().amax};
+        return false;
+      }
       if (dtype != DType::f32 && dtype != DType::bf16) continue;
       for (int64_t i = 0; i < s.out[k].numel(); ++i)
         if (const float x = dtype == DType::f32 ? s.out[k].as<float>()[i] : widen(s.out[k].as<BFloat16>()[i]);
@@ -187,6 +196,10 @@ Program::Program(ProgramPlan plan) : plan_(std::move(plan)), pool_(std::make_uni
 }
 
 Program::~Program() { munmap(arena_, static_cast<size_t>(std::max<int64_t>(plan_.arena_bytes(), 1))); }
+
+bool Program::has_executable(std::string_view name) const {
+  return std::ranges::find(plan_.executables, name, &ExecutablePlan::name) != plan_.executables.end();
+}
 
 Executable& Program::executable(std::string_view name) {
   for (auto& e : executables_)

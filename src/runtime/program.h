@@ -68,6 +68,7 @@ struct Span {
 
 class Executable {
  public:
+  bool has_input(std::string_view name) const;
   Tensor input(std::string_view name) const;
   Tensor output(std::string_view name) const;
   /// Runs all nodes; with profiling on, adds the time of each to seconds(). Gradients::replace: as if the gradient
@@ -118,6 +119,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  bool has_executable(std::string_view name) const;
   Executable& executable(std::string_view name);
   bool has_state(StateRole role, std::string_view name) const;
   Tensor state(StateRole role, std::string_view name) const;

@@ -17,7 +17,8 @@ EvaluationRecord evaluate(Stepper& stepper, BatchSource& source, Batch& batch, i
     const Clock::time_point batch_start = Clock::now();
     source.fill(batch, i * batch.rows);
     const LossSum sum = stepper.evaluate({batch.inputs.data(), batch.targets.data(), batch.segments.data(),
-                                          batch.positions.data(), batch.weights.data(), batch.rows});
+                                          batch.positions.data(), batch.weights.data(), batch.rows},
+                                         i > 0);
     total.ce += sum.ce, total.z += sum.z, total.targets += sum.targets, bytes += batch.target_bytes;
     line(running_evaluation_line(i, seconds(batch_start), total.loss(), total.targets));
   }

@@ -141,6 +141,28 @@ Schedule schedule_of(const Config& config) {
   return s;
 }
 
+Recipe recipe_of(const Config& config, int64_t layers) {
+  const std::string& name = config.get_string("quantization");
+  if (name.empty()) return {};
+  RecipeOptions o;
+  o.disable = config.get_list("recipe_disable");
+  o.sites = config.get_string("quantize_sites") == "mlp" ? Sites::mlp : Sites::all;
+  const auto count = [&](std::string_view key) -> std::optional<int64_t> {
+    if (config.json_of(key) == "\"auto\"") return std::nullopt;
+    return config.get_int(key);
+  };
+  o.first_high = count("high_precision_first_layers"), o.last_high = count("high_precision_last_layers");
+  o.pow2 = config.get_string("tensor_scale") == "pow2";
+  const std::optional<Recipe> recipe = recipe_of(name, layers, o);
+  NIBBLE_CHECK(recipe.has_value(), "no recipe {}", name);
+  return *recipe;
+}
+
+std::string precision_text(const Config& config) {
+  const std::string& recipe = config.get_string("quantization");
+  return config.get_string("dtype") + (recipe.empty() ? "" : ", " + recipe);
+}
+
 StepConfig step_of(const Config& config) {
   StepConfig c;
   c.model = llama_of(config);
@@ -154,6 +176,8 @@ StepConfig step_of(const Config& config) {
   const bool evaluation = !config.get_list("eval_files").empty() || config.get_double("eval_fraction") > 0;
   if (evaluation) c.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : c.microbatch.rows, c.microbatch.length};
   c.dtype = config.get_string("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
+  c.recipe = recipe_of(config, c.model.layers);
+  c.seed = static_cast<uint32_t>(config.get_int("seed"));
   c.z_loss = config.get_double("z_loss_multiplier");
   c.loss_tiles = config.get_int("num_vocab_tiling");
   c.maxtext_divisor = config.get_string("numerics") == "maxtext";

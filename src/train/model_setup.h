@@ -17,6 +17,10 @@ LlamaShape hf_shape_of(const LlamaConfig& model, int64_t max_positions);
 OptimizerConfig optimizer_of(const Config& config);
 Schedule schedule_of(const Config& config);
 /// With an evaluation executable where there is a set to evaluate on: eval_files, or eval_fraction > 0.
+/// What `quantization` and the keys beside it say.
+Recipe recipe_of(const Config& config, int64_t layers);
+/// "bfloat16, te_nvfp4"
+std::string precision_text(const Config& config);
 StepConfig step_of(const Config& config);
 
 /// numerics=maxtext keeps 1/sqrt(D) in the q weights: stored checkpoints hold them times sqrt(D), an exact power of

@@ -162,6 +162,18 @@ void scale_queries(Stepper& stepper, float factor) {
   }
 }
 
+namespace {
+
+// Delayed scales and their histories, under the names that a checkpoint gives them: "fp8_scale.layers.0/mlp/up_proj x".
+template <class F>
+void for_scales(Program& program, const F& f) {
+  for (const StateInfo& s : program.plan().states)
+    if (s.role == StateRole::fp8_scale || s.role == StateRole::fp8_history)
+      f(fmt::format("{}.{}", name_of(s.role), s.name), program.state(s.role, s.name));
+}
+
+}  // namespace
+
 Progress restore(const Start& start, Stepper& stepper, bool fold) {
   Progress progress;
   const float root = static_cast<float>(std::sqrt(static_cast<double>(stepper.config().model.head_size)));
@@ -177,6 +189,9 @@ Progress restore(const Start& start, Stepper& stepper, bool fold) {
         if (program.has_state(role, p.name))
           targets.push_back({prefix + p.name, dims_of(p.shape), "F32", program.state(role, p.name).data});
     }
+    for_scales(program, [&](const std::string& name, const Tensor& t) {
+      targets.push_back({name, dims_of(t.type.shape), "F32", t.data});
+    });
     checkpoint.read(targets);
     const CheckpointInfo& info = checkpoint.info();
     progress = {info.step, info.updates, info.position, info.tokens, info.skipped};
@@ -205,6 +220,9 @@ CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, con
       if (program.has_state(role, p.name))
         c.state.push_back({prefix + p.name, dims_of(p.shape), "F32", program.state(role, p.name).data});
   }
+  for_scales(program, [&](const std::string& name, const Tensor& t) {
+    c.state.push_back({name, dims_of(t.type.shape), "F32", t.data});
+  });
   for (int64_t i = 0; i < model.layers; ++i)
     for (const char* site : {"self_attn/q_proj", "self_attn/k_proj", "self_attn/v_proj", "self_attn/o_proj",
                              "mlp/gate_proj", "mlp/up_proj", "mlp/down_proj"})

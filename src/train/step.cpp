@@ -1,5 +1,6 @@
 #include "train/step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -12,24 +13,45 @@ namespace {
 struct TrainingGraph {
   Graph graph;
   GradientStates gradients;
+  std::vector<QuantizedSite> sites;
 };
 
 TrainingGraph microbatch_graph(const StepConfig& c) {
-  TrainingGraph t{llama_loss_graph(c.model, c.microbatch, c.z_loss, c.dtype, c.loss_tiles), {}};
+  TrainingGraph t{llama_loss_graph(c.model, c.microbatch, c.z_loss, c.dtype, c.loss_tiles), {}, {}};
   verify(t.graph, "model");
+  t.sites = quantized_sites(t.graph, c.recipe);
   const Value ce = t.graph.output("ce");
   Builder b(t.graph);
   const Value seed = ones(b, t.graph.type(ce));
   t.gradients = grad(t.graph, {{ce, seed}}, {}).states;
   verify(t.graph, "grad");
+  quantize(t.graph, t.sites);
+  verify(t.graph, "quantize");
   return t;
 }
 
-// With a rounded dtype also what rounds the weights, which evaluation and microbatches share.
+// Evaluation, and what rounds and quantises the weights that it and the microbatches share.
 void add_evaluation(const StepConfig& c, std::vector<NamedGraph>& graphs) {
-  if (c.evaluation.rows > 0)
-    graphs.push_back({"evaluate", llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype, c.loss_tiles)});
-  if (c.dtype != DType::f32) graphs.push_back({"recast", recast_graph(c.model, c.dtype)});
+  std::vector<QuantizedSite> sites;
+  if (c.evaluation.rows > 0) {
+    Graph graph = llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype, c.loss_tiles);
+    sites = quantized_sites(graph, c.recipe);
+    quantize(graph, sites);
+    verify(graph, "quantize");
+    graphs.push_back({"evaluate", std::move(graph)});
+  }
+  if (sites.empty()) sites = quantized_sites(llama_loss_graph(c.model, c.microbatch, 0), c.recipe);
+  std::vector<const Graph*> readers;
+  for (const NamedGraph& g : graphs) readers.push_back(&g.graph);
+  if (Graph weights = weights_graph(readers, sites); !weights.nodes.empty())
+    graphs.push_back({"recast", std::move(weights)});
+}
+
+void fill_random(Executable& x, uint32_t seed, int64_t step, int64_t first_row) {
+  if (!x.has_input("random")) return;
+  auto* const words = x.input("random").as<int32_t>();
+  words[0] = static_cast<int32_t>(seed), words[1] = static_cast<int32_t>(step);
+  words[2] = static_cast<int32_t>(first_row), words[3] = 0;
 }
 
 // FP64 lane sum over the positions of a row (spec/training.md 2.11).
@@ -55,6 +77,23 @@ int64_t count_targets(const Rows& rows, int64_t length) {
   return n;
 }
 
+std::vector<std::string> unquantized_sites(const StepConfig& c) {
+  if (!c.recipe.active()) return {};
+  std::vector<std::pair<std::string, int64_t>> reasons;  // each once, with the number of layers
+  for (const QuantizedSite& s : quantized_sites(llama_loss_graph(c.model, {1, 1}, 0), c.recipe)) {
+    if (s.why.empty()) continue;
+    const auto known = std::ranges::find(reasons, s.why, &std::pair<std::string, int64_t>::first);
+    if (known == reasons.end())
+      reasons.emplace_back(s.why, 1);
+    else
+      ++known->second;
+  }
+  std::vector<std::string> list;
+  for (const auto& [why, count] : reasons) list.push_back(fmt::format("{} linear layers: {}", count, why));
+  list.emplace_back("head, embedding, attention, norms: by no recipe");
+  return list;
+}
+
 ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, std::vector<NamedGraph> extra) {
   const std::vector<Parameter> parameters = llama_parameters(c.model);
   TrainingGraph microbatch = microbatch_graph(c);
@@ -64,6 +103,8 @@ ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, st
                               c.decayed.empty() ? std::vector<bool>(parameters.size(), false) : c.decayed)});
   graphs.push_back({"gradient_norm", gradient_norm_graph(parameters, microbatch.gradients)});
   graphs.push_back({"microbatch", microbatch.graph});
+  if (Graph scales = scales_graph(microbatch.graph); !scales.nodes.empty())
+    graphs.push_back({"advance_scales", std::move(scales)});
   add_evaluation(c, graphs);
   for (NamedGraph& g : extra) graphs.push_back(std::move(g));
   ProgramPlan plan = plan_program(std::move(graphs), threads, target, c.fused);
@@ -81,6 +122,8 @@ Stepper::Stepper(const StepConfig& c, ProgramPlan plan)
     : c_(c), parameters_(llama_parameters(c.model)), program_(std::make_unique<Program>(std::move(plan))) {
   const Tensor table = program_->state(StateRole::constant, "rope_table");
   fill_rope_table(c.model.rope, c.model.head_size, 0, table.dim(0), table.as<float>());
+  for (const StateInfo& s : program_->plan().states)
+    if (s.role == StateRole::fp8_scale) program_->state(s.role, s.name).as<float>()[0] = 1;
 }
 
 float Stepper::inverse_count(int64_t n) const {
@@ -89,7 +132,8 @@ float Stepper::inverse_count(int64_t n) const {
   return static_cast<float>(1 / divisor);
 }
 
-void Stepper::microbatch_inputs(Executable& x, const Rows& rows, int64_t first, int64_t count, float inv_n) {
+void Stepper::microbatch_inputs(Executable& x, const Rows& rows, int64_t first, int64_t count, float inv_n,
+                                int64_t step) {
   const Tensor tokens = x.input("tokens"), targets = x.input("targets");
   const int64_t length = tokens.dim(1), at = first * length, n = count * length, all = tokens.numel();
   const auto copy = [&](const Tensor& to, const int32_t* from) {
@@ -100,6 +144,7 @@ void Stepper::microbatch_inputs(Executable& x, const Rows& rows, int64_t first, 
   for (int64_t i = 0; i < all; ++i)
     targets.as<int32_t>()[i] = i < n && rows.weights[at + i] != 0 ? rows.targets[at + i] : -1;
   x.input("inv_n").as<float>()[0] = inv_n;
+  fill_random(x, c_.seed, step, at);
 }
 
 void Stepper::add_losses(Executable& x, const Rows& rows, int64_t first, int64_t count, LossSum& sum) {
@@ -115,17 +160,20 @@ void Stepper::add_losses(Executable& x, const Rows& rows, int64_t first, int64_t
 }
 
 // Once an optimizer step: its microbatches share the weights.
-void Stepper::round_weights() {
-  if (c_.dtype != DType::f32) program_->executable("recast").run();
+void Stepper::round_weights(int64_t step) {
+  if (!program_->has_executable("recast")) return;
+  Executable& recast = program_->executable("recast");
+  fill_random(recast, c_.seed, step, 0);
+  recast.run();
 }
 
-LossSum Stepper::gradients(const Rows& rows) {
+LossSum Stepper::gradients(const Rows& rows, int64_t step) {
   LossSum sum;
-  round_weights();
+  round_weights(step);
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   for (int64_t j = 0; j < c_.accumulation; ++j) {
-    microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n);
+    microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n, step);
     microbatch.run(j == 0 ? Gradients::replace : Gradients::add);
     add_losses(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, sum);
   }
@@ -134,19 +182,29 @@ LossSum Stepper::gradients(const Rows& rows) {
 
 StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
   StepResult result;
-  result.loss = gradients(rows);
+  result.loss = gradients(rows, t - 1);
   Executable& gradient_norm = program_->executable("gradient_norm");
   gradient_norm.run();
   result.raw_norm = result.norm = gradient_norm.output("norm").as<double>()[0];
-  if (!std::isfinite(result.loss.ce + result.loss.z) || !std::isfinite(result.raw_norm)) return result;
+  if (!std::isfinite(result.loss.ce + result.loss.z) || !std::isfinite(result.raw_norm)) {
+    forget_amaxes();
+    return result;
+  }
   const float clip = clip_factor(c_.optimizer.clip, result.raw_norm);
   result.norm = result.raw_norm * static_cast<double>(clip);
   Executable& update = program_->executable("update");
   fill_update_scalars(c_.optimizer, lr, t, clip, update.input("scalars").as<float>());
   update.run();
+  if (program_->has_executable("advance_scales")) program_->executable("advance_scales").run();
   result.param_norm = update.output("param_norm").as<double>()[0];
   result.updated = true;
   return result;
+}
+
+// A step that did not count leaves no trace in the histories.
+void Stepper::forget_amaxes() {
+  for (const StateInfo& s : program_->plan().states)
+    if (s.role == StateRole::fp8_history) program_->state(s.role, s.name).as<float>()[0] = 0;
 }
 
 std::optional<NonFinite> Stepper::non_finite_state() const {
@@ -163,25 +221,26 @@ std::optional<NonFinite> Stepper::non_finite_state() const {
   return std::nullopt;
 }
 
-std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows) {
+std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows, int64_t t) {
   if (auto found = non_finite_state()) return found;
-  round_weights();
+  round_weights(t - 1);
   Executable& microbatch = program_->executable("microbatch");
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   for (int64_t j = 0; j < c_.accumulation; ++j) {
-    microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n);
+    microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n, t - 1);
     Executable::NonFinite found;
     if (!microbatch.run_checked(&found, j == 0 ? Gradients::replace : Gradients::add))
-      return NonFinite{describe(found), found.index, found.value};
+      return forget_amaxes(), NonFinite{describe(found), found.index, found.value};
   }
+  forget_amaxes();
   return std::nullopt;
 }
 
-LossSum Stepper::evaluate(const Rows& rows) {
+LossSum Stepper::evaluate(const Rows& rows, bool same_weights) {
   Executable& x = program_->executable("evaluate");
   LossSum sum;
-  round_weights();
-  microbatch_inputs(x, rows, 0, rows.rows, 1.0f);
+  if (!same_weights) round_weights(0);
+  microbatch_inputs(x, rows, 0, rows.rows, 1.0f, 0);
   x.run();
   add_losses(x, rows, 0, rows.rows, sum);
   return sum;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "models/graphs.h"
+#include "passes/quantize.h"
 #include "runtime/program.h"
 #include "train/optimizer.h"
 #include "train/remat.h"
@@ -20,6 +21,8 @@ struct StepConfig {
   int64_t accumulation = 1;     // GA
   BatchShape evaluation{0, 0};  // rows 0: no evaluation executable
   DType dtype = DType::f32;     // of activations and products; masters, gradients and moments are f32
+  Recipe recipe;                // of the linear layers
+  uint32_t seed = 0;            // of the recipe's random bits
   double z_loss = 0;
   int64_t loss_tiles = 1;        // of tokens, at least; the same bits for any number
   RematPolicy remat;             // what the microbatch recomputes
@@ -53,6 +56,10 @@ struct NonFinite {
   float value = 0;
 };
 
+/// What the recipe leaves in the run's dtype, and why: "7 linear layers: one of the last 1 layers".
+/// Empty without a recipe.
+std::vector<std::string> unquantized_sites(const StepConfig& c);
+
 /// Plans the program of a job: nothing is allocated. "decode_<rows>" executables are added by `extra`.
 ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, std::vector<NamedGraph> extra = {});
 
@@ -67,22 +74,25 @@ class Stepper {
   const StepConfig& config() const { return c_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
-  /// Loss of GA * B rows; their gradient replaces what the gradient states hold. Nothing allocates.
-  LossSum gradients(const Rows& rows);
+  /// Loss of GA * B rows; their gradient replaces what the gradient states hold. step: keys the recipe's random bits.
+  /// Nothing allocates.
+  LossSum gradients(const Rows& rows, int64_t step = 0);
   /// One step on GA * B rows at rate lr as update number t (from 1). Nothing allocates.
   StepResult run(const Rows& rows, double lr, int64_t t);
   /// First non-finite element of a parameter or a moment: such a state is never saved.
   std::optional<NonFinite> non_finite_state() const;
-  /// After run() found something non-finite: runs the same rows again with every result checked.
-  std::optional<NonFinite> find_non_finite(const Rows& rows);
-  /// Loss of up to evaluation.rows rows; unused rows must be padding.
-  LossSum evaluate(const Rows& rows);
+  /// After run() found something non-finite in update number t: runs the same rows again with every result checked.
+  std::optional<NonFinite> find_non_finite(const Rows& rows, int64_t t);
+  /// Loss of up to evaluation.rows rows; unused rows must be padding. same_weights: no weight changed since the last
+  /// call, so they are not rounded and quantised again.
+  LossSum evaluate(const Rows& rows, bool same_weights = false);
 
  private:
-  void microbatch_inputs(Executable& x, const Rows& rows, int64_t first, int64_t count, float inv_n);
+  void microbatch_inputs(Executable& x, const Rows& rows, int64_t first, int64_t count, float inv_n, int64_t step);
   void add_losses(Executable& x, const Rows& rows, int64_t first, int64_t count, LossSum& sum);
   float inverse_count(int64_t n) const;
-  void round_weights();
+  void round_weights(int64_t step);
+  void forget_amaxes();
   StepConfig c_;
   std::vector<Parameter> parameters_;
   std::unique_ptr<Program> program_;

@@ -26,20 +26,24 @@ void print_summary(Console& console, const Config& config, const StepConfig& ste
       flops.total() / 1e12, 100 * flops.weights / flops.total(), 100 * flops.attention / flops.total()));
   std::map<StateRole, int64_t> by_role;
   for (const StateInfo& s : plan.states) by_role[s.role] += align_up(s.type.nbytes());
-  say(fmt::format(
-      "memory: {} = weights {}, gradients {}, optimizer {}, activations and workspace {}",
-      bytes_text(plan.arena_bytes()), bytes_text(by_role[StateRole::parameter] + by_role[StateRole::weight]),
-      bytes_text(by_role[StateRole::gradient]), bytes_text(by_role[StateRole::moment_m] + by_role[StateRole::moment_v]),
-      bytes_text(plan.temporary_bytes)));
+  say(fmt::format("memory: {} = weights {}, gradients {}, optimizer {}, activations and workspace {}",
+                  bytes_text(plan.arena_bytes()),
+                  bytes_text(by_role[StateRole::parameter] + by_role[StateRole::weight] + by_role[StateRole::codes] +
+                             by_role[StateRole::codes_transposed] + by_role[StateRole::fp8_scale] +
+                             by_role[StateRole::fp8_history]),
+                  bytes_text(by_role[StateRole::gradient]),
+                  bytes_text(by_role[StateRole::moment_m] + by_role[StateRole::moment_v]),
+                  bytes_text(plan.temporary_bytes)));
   int64_t decayed = 0, decayed_tensors = 0, tensors = static_cast<int64_t>(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i)
     if (step.decayed[i]) decayed += parameters[i].shape.numel(), ++decayed_tensors;
-  const bool half = step.dtype == DType::bf16;
-  say(fmt::format(
-      "precision: {}; weight decay {} on {} tensors ({} parameters), none on {} ({})",
-      half ? "bfloat16 operands and activations, float32 sums, masters and optimizer" : "float32 in every product",
-      config.json_of("adam_weight_decay"), decayed_tensors, decayed, tensors - decayed_tensors,
-      parameter_count(step.model) - decayed));
+  std::string precision = step.dtype == DType::bf16
+                              ? "bfloat16 operands and activations, float32 sums, masters and optimizer"
+                              : "float32 in every product";
+  if (step.recipe.active()) precision = fmt::format("{} in linear layers, elsewhere {}", step.recipe.name, precision);
+  say(fmt::format("precision: {}; weight decay {} on {} tensors ({} parameters), none on {} ({})", precision,
+                  config.json_of("adam_weight_decay"), decayed_tensors, decayed, tensors - decayed_tensors,
+                  parameter_count(step.model) - decayed));
   say(fmt::format("schedule: {} over {} steps, {} of warm-up, peak {}", config.get_string("lr_schedule_type"),
                   schedule.length, schedule.warmup, config.json_of("learning_rate")));
   if (schedule.warmup > schedule.length)

@@ -310,7 +310,7 @@ void Trainer::log_step(const StepResult& r) {
 // The gate closed: nothing was updated. Find the first bad tensor, then abort or skip (spec/training.md 2.8).
 void Trainer::handle_non_finite(const StepResult& r) {
   const int64_t step = progress_.step;
-  const auto found = stepper_->find_non_finite(rows());
+  const auto found = stepper_->find_non_finite(rows(), progress_.updates + 1);
   const std::string where = found ? fmt::format("{}, element {}, value {}", found->tensor, found->index, found->value)
                                   : "the sum of the squared gradients (every tensor is finite: it overflows)";
   const std::string what =

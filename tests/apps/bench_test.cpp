@@ -93,6 +93,22 @@ TEST(Bench, OpsThatMoveBytes) {
   EXPECT_FALSE(ops.contains("linear"));
 }
 
+TEST(Bench, QuantizersForEveryThreadCount) {
+  const Outcome r = outcome_of(bench_command, {"quantize", "model_name=nibble-1m", "per_device_batch_size=2",
+                                               "max_target_length=64", "--repeats", "1", "--json", "threads=2"});
+  ASSERT_EQ(r.exit, 0) << r.message;
+  const auto j = nlohmann::json::parse(r.out);
+  std::set<std::pair<int, std::string>> rows;
+  for (const auto& q : j["quantizers"]) {
+    EXPECT_TRUE(rows.insert({q["threads"].get<int>(), q["copies"].get<std::string>()}).second) << q;
+    EXPECT_GT(q["bytes_per_second"].get<double>(), 0) << q;
+    if (cpu_runs(CpuTarget::avx2)) {
+      EXPECT_NE(q["kernel"], "ref") << q;
+    }
+  }
+  EXPECT_TRUE(rows.contains({1, "row, nearest"}) && rows.contains({2, "column, RHT, stochastic"}));
+}
+
 TEST(Bench, LimitsAreKeptInAFile) {
   const TemporaryFolder folder;
   const std::string file = folder / "sub/machine.json";
@@ -177,7 +193,7 @@ TEST(Bench, SavesAndComparesWithWhatWasSaved) {
 }
 
 TEST(Bench, WhatIsNotThereIsNamed) {
-  for (const char* name : {"quantize", "generate", "data", "all"}) {
+  for (const char* name : {"generate", "data", "all"}) {
     const Outcome r = outcome_of(bench_command, {name});
     EXPECT_EQ(r.id, "E010") << name;
     EXPECT_NE(r.message.find("not in this version"), std::string::npos) << r.message;

@@ -2,9 +2,12 @@
 // spec/training.md 7.2.
 #include "../../apps/nibble/plan.cpp"  // the command is no library
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/outcome.h"
 #include "temporary_folder.h"
@@ -55,7 +58,7 @@ TEST(PlanL12, WhatTrainRefusesPlanRefuses) {
       {{"nothing"}, "E004"},
       {{"none.yml"}, "E005"},
       {{"model_name=llama3-8c"}, "E009"},
-      {{"quantization=te_nvfp4"}, "E010"},
+      {{"quantization=mxfp4_quartet"}, "E010"},
       {{"per_device_batch_size=1.5"}, "E101"},
       {{"base_num_query_heads=5", "base_num_kv_heads=3"}, "E104"}};
   for (const auto& [words, id] : rows) EXPECT_EQ(outcome_of(plan_command, words).id, id) << words[0];
@@ -67,6 +70,111 @@ TEST(PlanL32, LaterOptionsAreRefusedByName) {
     EXPECT_EQ(r.id, "E010") << word;
     EXPECT_EQ(r.exit, exit_usage) << word;
     EXPECT_NE(r.message.find("not in this version"), std::string::npos) << r.message;
+  }
+}
+
+// ---- recipes ----
+
+using Formats = std::map<std::pair<std::string, std::string>, std::string>;  // site and GEMM: the operands
+
+Formats formats_of(std::vector<std::string> words, std::vector<std::string>* left = nullptr) {
+  words.insert(words.end(), {"model_name=nibble-1m", "threads=2", "cpu_target=ref"});
+  std::vector<std::string> as_json = words;
+  as_json.insert(as_json.end(), {"--json", "--layers"});
+  const Outcome json = outcome_of(plan_command, as_json), text = outcome_of(plan_command, words);
+  EXPECT_EQ(json.exit, 0) << json.message;
+  EXPECT_EQ(text.exit, 0) << text.message;
+  Formats formats;
+  const auto report = nlohmann::json::parse(json.out);
+  for (const auto& g : report["gemms"]) {
+    formats[std::pair(g["site"].get<std::string>(), g["gemm"].get<std::string>())] = g["format"].get<std::string>();
+    EXPECT_NE(text.out.find("  " + g["format"].get<std::string>() + " "), std::string::npos) << g["format"];
+  }
+  if (left != nullptr) {
+    std::istringstream lines(text.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("  not quantized: ")) left->push_back(line.substr(17));
+  }
+  return formats;
+}
+
+// What nibble-1m has: four layers, seven linears each; the products that share an input have one dgrad.
+void expect_formats(const Formats& formats, const std::vector<bool>& quantised, const char* fprop, const char* dgrad,
+                    const char* wgrad, const char* otherwise) {
+  size_t seen = 1;
+  for (size_t i = 0; i < quantised.size(); ++i) {
+    const std::string layer = fmt::format("layers.{}/", i);
+    const auto expect = [&](const std::string& site, const char* gemm, const char* format) {
+      const auto found = formats.find({layer + site, gemm});
+      ASSERT_TRUE(found != formats.end()) << layer << site << " " << gemm;
+      EXPECT_EQ(found->second, quantised[i] ? format : otherwise) << layer << site << " " << gemm;
+      ++seen;
+    };
+    for (const char* site : {"self_attn/q_proj", "self_attn/k_proj", "self_attn/v_proj", "self_attn/o_proj",
+                             "mlp/gate_proj", "mlp/up_proj", "mlp/down_proj"})
+      expect(site, "fprop", fprop), expect(site, "wgrad", wgrad);
+    for (const char* site :
+         {"self_attn/q_proj+k_proj+v_proj", "self_attn/o_proj", "mlp/gate_proj+up_proj", "mlp/down_proj"})
+      expect(site, "dgrad", dgrad);
+  }
+  EXPECT_EQ(formats.at({"head", "head"}), otherwise);
+  EXPECT_EQ(formats.size(), seen);
+}
+
+TEST(PrecisionP49, ThePlanSaysHowEachOperandIsMade) {
+  const std::vector<bool> all(4, true), but_last = {true, true, true, false};
+  std::vector<std::string> left;
+  expect_formats(formats_of({"quantization=te_nvfp4"}, &left), all, "nvfp4, nvfp4_2d", "nvfp4 stochastic, nvfp4_2d",
+                 "nvfp4 stochastic hadamard=16, nvfp4 hadamard=16", "f32");
+  EXPECT_EQ(left, (std::vector<std::string>{"head, embedding, attention, norms: by no recipe"}));
+  left.clear();
+  expect_formats(formats_of({"quantization=nvfp4", "dtype=bfloat16"}, &left), but_last, "nvfp4, nvfp4_2d",
+                 "nvfp4 stochastic, nvfp4_2d", "nvfp4 stochastic hadamard=16, nvfp4 hadamard=16", "bf16");
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0], "7 linear layers: layers from 3 on stay in high precision");
+  expect_formats(formats_of({"quantization=mxfp4"}), all, "mxfp4, mxfp4", "mxfp4, mxfp4", "mxfp4, mxfp4", "f32");
+  expect_formats(formats_of({"quantization=quartet2"}), all, "nvfp4 four_six=mse, nvfp4 four_six=mse",
+                 "nvfp4 eden hadamard=128, nvfp4 eden hadamard=128", "nvfp4 eden hadamard=128, nvfp4 eden hadamard=128",
+                 "f32");
+  expect_formats(formats_of({"quantization=mxfp4_tseng"}), all, "f32",
+                 "mxfp4 stochastic floor hadamard=64, mxfp4 stochastic floor hadamard=64",
+                 "mxfp4 stochastic floor hadamard=64, mxfp4 stochastic floor hadamard=64", "f32");
+  expect_formats(formats_of({"quantization=te_fp8_delayedscaling"}), all, "e4m3 delayed, e4m3 delayed",
+                 "e5m2 delayed, e4m3 delayed", "e5m2 delayed, e4m3 delayed", "f32");
+  expect_formats(formats_of({"quantization=te_nvfp4", "tensor_scale=pow2", "recipe_disable=[rht,weight_2d]",
+                             "high_precision_last_layers=1"}),
+                 but_last, "nvfp4 pow2, nvfp4 pow2", "nvfp4 stochastic pow2, nvfp4 pow2",
+                 "nvfp4 stochastic pow2, nvfp4 pow2", "f32");
+  left.clear();
+  const Formats mlp = formats_of({"quantization=te_nvfp4", "quantize_sites=mlp"}, &left);
+  EXPECT_EQ(mlp.at({"layers.2/self_attn/o_proj", "fprop"}), "f32");
+  EXPECT_EQ(mlp.at({"layers.2/mlp/up_proj", "fprop"}), "nvfp4, nvfp4_2d");
+  EXPECT_EQ(left.at(0), "16 linear layers: quantize_sites=mlp");
+}
+
+TEST(PrecisionP28, ThePlanRefusesWhatIsNoRecipe) {
+  const struct {
+    std::vector<std::string> words;
+    const char *id, *says;
+  } rows[] = {
+      {{"quantization=quartet2", "recipe_disable=[rht]"}, "E102", "EDEN needs the rotation of 128"},
+      {{"quantization=quartet2", "recipe_disable=[sr,rht]", "tensor_scale=pow2"}, "E102", "EDEN needs the rotation"},
+      {{"quantization=bf16"}, "E102", "quantization=bf16 needs dtype=bfloat16"},
+      {{"quantization=fp32", "dtype=bfloat16"}, "E102", "quantization=fp32 needs dtype=float32"},
+      {{"quantization=te_nvfp5"}, "E502", "te_nvfp5"},
+      {{"quantization=NVFP4"}, "E502", "NVFP4"},
+      {{"quantization=int8"}, "E502", "int8"},
+      {{"quantization=te_nvfp4", "recipe_disable=[rounding]"}, "E002", "recipe_disable"},
+      {{"quantization=te_nvfp4", "quantize_sites=attention"}, "E002", "quantize_sites"},
+      {{"quantization=te_nvfp4", "high_precision_last_layers=-1"}, "E002", "high_precision_last_layers"},
+      {{"quantization=te_nvfp4", "recipe_addons=[oscireset]"}, "E010", "recipe_addons"},
+      {{"quantization=te_nvfp4", "finish_high_precision=fwd_bf16"}, "E010", "finish_high_precision"},
+      {{"quantization=auto"}, "E010", "auto"}};
+  for (const auto& row : rows) {
+    const Outcome r = outcome_of(plan_command, row.words);
+    EXPECT_EQ(r.id, row.id) << fmt::format("{}", fmt::join(row.words, " ")) << ": " << r.message;
+    EXPECT_NE(r.message.find(row.says), std::string::npos) << r.message;
+    EXPECT_EQ(r.out, "") << row.words[0];
   }
 }
 

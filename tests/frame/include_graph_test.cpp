@@ -26,7 +26,8 @@ const Folder folders[] = {
     {"numerics", {"core"}},
     {"graph",    {"core"}},
     {"ops",      {"core", "graph"}},
-    {"passes",   {"core", "graph", "ops"}},
+    {"recipes",  {"core"}},
+    {"passes",   {"core", "graph", "ops", "recipes"}},
     {"models",   {"core", "numerics", "graph", "ops"}},
     {"kernels",  {"core", "numerics"}},
     {"runtime",  {"core", "numerics", "graph", "ops", "passes", "kernels"}},
@@ -34,7 +35,7 @@ const Folder folders[] = {
     {"io",       {"core"}},
     {"data",     {"core"}},
     {"sample",   {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io"}},
-    {"train",    {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io", "sample"}},
+    {"train",    {"core", "numerics", "graph", "ops", "recipes", "passes", "plan", "runtime", "models", "data", "io", "sample"}},
     {"bench",    {"core", "numerics", "graph", "ops", "passes", "kernels", "runtime", "models", "plan", "io", "train"}},
     {"report",   {"core"}}};
 // clang-format on

@@ -12,7 +12,7 @@ namespace nibble {
 
 struct Operand {
   Type type;
-  double low = -1, high = 1;   // uniform; integers: low ... high inclusive
+  double low = -1, high = 1;  // uniform; integers: low ... high inclusive; a quantised operand: of what it is made from
   std::vector<int32_t> fixed;  // these instead
 };
 
@@ -30,6 +30,10 @@ struct OpRow {
 inline Type f32(std::initializer_list<int64_t> dims) { return {DType::f32, Shape(dims)}; }
 inline Type f64(std::initializer_list<int64_t> dims) { return {DType::f64, Shape(dims)}; }
 inline Type i32(std::initializer_list<int64_t> dims) { return {DType::i32, Shape(dims)}; }
+inline Type nvfp4(std::initializer_list<int64_t> dims) { return {DType::nvfp4, Shape(dims)}; }
+inline Type tiles(std::initializer_list<int64_t> dims) { return {DType::nvfp4_2d, Shape(dims)}; }
+inline Type mxfp4(std::initializer_list<int64_t> dims) { return {DType::mxfp4, Shape(dims)}; }
+inline Type fp8(std::initializer_list<int64_t> dims) { return {DType::e4m3, Shape(dims)}; }
 
 /// Two rows of 70 positions: documents of 30 and 33 with 7 of padding; padding in front, then two documents.
 inline std::vector<int32_t> two_rows_of_documents() {
@@ -47,6 +51,11 @@ inline std::vector<OpRow> op_rows() {
   const Type matrix = f32({20, 6}), many = f32({2, 40, 20});
   const Attrs all_keys{{"scale", 0.4082482904638631}, {"window", int64_t{0}}},
       five_keys{{"scale", 0.4082482904638631}, {"window", int64_t{5}}};
+  const Operand bits{i32({4}), 0, 0, {1234, 3, 10, 0}};  // seed, step, first row
+  const auto copies = [](const char* row, const char* column, int64_t tokens) {
+    return Attrs{{"row", std::string(row)}, {"column", std::string(column)}, {"tokens", tokens}, {"site", int64_t{5}}};
+  };
+  const Attrs in_f32{{"dtype", std::string("f32")}}, in_half{{"dtype", std::string("bf16")}};
   const Attrs adam{{"eps", 1e-8}, {"eps_root", 0.0}, {"weight_decay", 0.1}};
   // clang-format off
   return {
@@ -99,6 +108,29 @@ inline std::vector<OpRow> op_rows() {
     {&sum_squares_op, {{f32({300})}, {f32({300})}}, {}, {f64({2})}, {1200, 2416}, {}, 0, {{1, f32({301})}}},
     {&norm_op, {{f64({6}), 0, 1}}, {}, {f64({1})}, {7, 56}, {}, 0, {{0, f32({6})}}},
     {&norm_op, {{f64({6}), 0, 1}, {f64({3}), 0, 100}}, {}, {f64({1})}, {10, 80}, {}, 0, {{1, f64({3, 1})}}},
+    {&quantize_op, {{f32({2, 5, 20}), -3, 3}, bits}, copies("nvfp4 stochastic", "-", 5), {nvfp4({2, 5, 20})}, {400, 1860}, {}, 0,
+     {{0, i32({2, 5, 20})}, {1, i32({3})}, {1, f32({4})}}},
+    {&quantize_op, {{f32({2, 5, 20}), -3, 3}, bits}, copies("nvfp4", "nvfp4 stochastic hadamard=16 stream=1", 5), {nvfp4({2, 5, 20}), nvfp4({20, 32})}, {400, 2284}, {}, 0},
+    {&quantize_op, {{f32({2, 5, 20}), -3, 3}, bits}, copies("mxfp8", "mxfp8", 5), {{DType::mxfp8, {2, 5, 20}}, {DType::mxfp8, {20, 64}}}, {400, 3394}, {}, 0},
+    {&quantize_op, {{f32({2, 5, 20}), -3, 3}, bits}, copies("fp8_block", "fp8_block", 5), {{DType::fp8_block, {2, 5, 20}}, {DType::fp8_block, {20, 256}}}, {400, 8194}, {}, 0},
+    {&quantize_op, {{f32({2, 5, 20}), -3, 3}, bits, {f32({1}), 0.5, 2}}, copies("e4m3 delayed", "-", 5), {fp8({2, 5, 20})}, {400, 1884}, {}, 0, {{2, i32({1})}, {2, f32({2})}}},
+    {&requantize_op, {{nvfp4({2, 5, 20}), -3, 3}, bits}, copies("-", "nvfp4 eden hadamard=128 stream=3 signs=17", 5), {nvfp4({20, 256})}, {400, 3448}, {}, 0,
+     {{0, f32({2, 5, 20})}, {0, tiles({2, 5, 20})}, {1, i32({3})}}},
+    {&quantize_weight_op, {{tiles({40, 20})}, {f32({40, 20})}, bits}, copies("nvfp4_2d", "-", 40), {tiles({40, 20})}, {1600, 7126}, {}, 0,
+     {{0, nvfp4({40, 20})}, {0, tiles({40, 19})}, {1, i32({40, 20})}, {2, i32({3})}}},
+    {&quantize_weights_op, {{tiles({32, 20})}, {tiles({20, 32})}, {f32({32, 20})}, bits}, copies("nvfp4_2d", "nvfp4_2d", 32), {tiles({32, 20}), tiles({20, 32})}, {1280, 6104}, {}, 0,
+     {{0, tiles({20, 32})}, {1, nvfp4({20, 32})}, {2, i32({32, 20})}, {3, i32({3})}}},
+    {&qlinear_op, {{nvfp4({2, 5, 40})}, {tiles({7, 40})}}, in_f32, {f32({2, 5, 7})}, {5600, 849}, {}, 0,
+     {{0, f32({2, 5, 40})}, {0, mxfp4({2, 5, 40})}, {1, tiles({7, 20})}, {1, fp8({7, 40})}, {1, nvfp4({1, 7, 40})}}},
+    {&qlinear_op, {{mxfp4({2, 5, 40})}, {mxfp4({7, 40})}}, in_half, {Type{DType::bf16, {2, 5, 7}}}, {5600, 846}, {}, 0, {{1, mxfp4({7, 70})}}},
+    {&qlinear_op, {{fp8({2, 5, 12})}, {fp8({7, 12})}}, in_f32, {f32({2, 5, 7})}, {1680, 612}, {}, 0, {{1, fp8({7, 11})}}},
+    {&qlinear_dgrad_op, {{nvfp4({2, 5, 40})}, {tiles({12, 40})}}, in_f32, {f32({2, 5, 12})}, {9600, 1169}, {}, 0, {{1, tiles({12, 20})}, {1, f32({12, 40})}}},
+    {&qlinear_dgrad_op, {{nvfp4({2, 5, 40})}, {tiles({12, 40})}, {nvfp4({2, 5, 20})}, {tiles({12, 20})}}, in_half, {Type{DType::bf16, {2, 5, 12}}}, {14400, 1431}, {}, 0,
+     {{2, nvfp4({2, 5, 40})}, {3, tiles({11, 20})}}},
+    {&qlinear_wgrad_op, {{f32({7, 12})}, {nvfp4({7, 48})}, {nvfp4({12, 48})}}, in_f32, {f32({7, 12})}, {8064, 1313}, {}, 0,
+     {{0, f32({7, 11})}, {1, nvfp4({8, 48})}, {1, f32({7, 48})}, {2, nvfp4({12, 64})}}},
+    {&record_amax_op, {{f32({4}), 0.5, 2}, {fp8({2, 5, 12})}}, {}, {f32({4})}, {0, 12}, {}, 0, {{0, f32({2, 2})}, {0, i32({4})}, {1, f32({2, 5, 12})}}},
+    {&advance_scale_op, {{f32({1}), 0.5, 2}, {f32({4}), 0.1, 1}}, {{"largest", 448.0}}, {f32({1}), f32({4})}, {4, 40}, {}, 0, {{0, f32({2})}, {1, f32({4, 1})}, {1, i32({4})}}},
     {&residual_rms_norm_op, {{f32({2, 5, 20})}, {f32({2, 5, 20})}, {f32({20})}}, {{"eps", 1e-5}}, {f32({2, 5, 20}), f32({2, 5, 20}), bt_f}, {1000, 3320}, {}, 2,
      {{1, f32({2, 5, 19})}, {2, f32({19})}}},
     {&residual_rms_norm_grad_op, {{f32({20})}, {many}, {many}, {f32({20})}, {f32({2, 40}), 0.5, 2}, {many}}, {}, {f32({20}), many}, {17600, 26160}, {}, 2,
@@ -134,6 +166,7 @@ inline OpRow in_bf16(OpRow row) {
                                                               {&cross_entropy_op, {0, 1}},
                                                               {&cross_entropy_grad_op, {1, 2}},
                                                               {&recast_op, {0}},
+                                                              {&quantize_op, {0}},
                                                               {&residual_rms_norm_op, {all}},
                                                               {&residual_rms_norm_grad_op, {1, 2, 3, 5}},
                                                               {&rope_pair_op, {0, 1}}};

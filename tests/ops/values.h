@@ -30,8 +30,13 @@ class Random {
   uint64_t state_;
 };
 
+/// Things that store() and load() count: elements, of a quantised tensor its bytes.
+inline int64_t stored(const Type& type) { return is_quantized(type.dtype) ? type.nbytes() : type.numel(); }
+
 inline void store(const Tensor& t, Scalar scalar, int64_t i, std::complex<double> x) {
-  if (t.type.dtype == DType::i32)
+  if (is_quantized(t.type.dtype))
+    t.as<uint8_t>()[i] = static_cast<uint8_t>(x.real());
+  else if (t.type.dtype == DType::i32)
     t.as<int32_t>()[i] = static_cast<int32_t>(x.real());
   else if (t.type.dtype == DType::bf16)
     t.as<BFloat16>()[i] = round_bf16(static_cast<float>(x.real()));
@@ -44,6 +49,7 @@ inline void store(const Tensor& t, Scalar scalar, int64_t i, std::complex<double
 }
 
 inline std::complex<double> load(const Tensor& t, Scalar scalar, int64_t i) {
+  if (is_quantized(t.type.dtype)) return t.as<uint8_t>()[i];
   if (t.type.dtype == DType::i32) return t.as<int32_t>()[i];
   if (t.type.dtype == DType::bf16) return widen(t.as<BFloat16>()[i]);
   if (t.type.dtype == DType::f64 || scalar == Scalar::f64) return t.as<double>()[i];

@@ -136,6 +136,28 @@ TEST(TrainingT58, ThePlannedPeakIsTheObservedOne) {
   }
 }
 
+// Quantised tensors are written to their last byte, fill included; weights of a recipe are states.
+TEST(TrainingT58, ThePlannedPeakIsTheObservedOneWithARecipe) {
+  const std::vector<Case> plain = cases();
+  const char* recipes[] = {"te_nvfp4", "quartet2", "mxfp4_rht_sr", "nvfp4", "fp8_delayed", "mxfp4_tseng"};
+  for (size_t i = 0; i < 12; ++i) {
+    Case c = plain[i];
+    c.words.push_back(fmt::format("quantization={}", recipes[i % 6]));
+    if (i % 2 == 1) c.words.push_back("dtype=bfloat16");
+    const Config config = config_of(c.words);
+    const ProgramPlan plan = plan_run(config, c.threads, target_of(c));
+    const int64_t seen =
+        std::max(touched_bytes(config, plan, std::byte{0x5a}), touched_bytes(config, plan, std::byte{0xa5}));
+    const Last last = last_piece(plan);
+    EXPECT_EQ(last.end, plan.arena_bytes());
+    EXPECT_LE(seen, plan.arena_bytes()) << text_of(c);
+    if (last.workspace)
+      EXPECT_GT(seen, last.from) << text_of(c) << " " << name_of(target_of(c));
+    else
+      EXPECT_EQ(align_up(seen), plan.arena_bytes()) << text_of(c) << " " << name_of(target_of(c));
+  }
+}
+
 // The planned bytes as memory_limit are enough, one less is E107, whose alternatives fit. With remat_policy=auto one
 // less is a plan that recomputes more, down to the least there is: then it is E107 too.
 TEST(TrainingT58, TheByteThatIsMissing) {

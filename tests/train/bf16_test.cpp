@@ -65,7 +65,7 @@ TEST(TrainingBf16, OverflowIsNamedByItsNode) {
   for (int64_t i = 0; i < up.numel(); ++i) up.as<float>()[i] *= 1e38f;
   const RandomRows data(2, 32, 260, 5);
   EXPECT_FALSE(s.run(data.rows(), 1e-2, 1).updated);
-  const auto found = s.find_non_finite(data.rows());
+  const auto found = s.find_non_finite(data.rows(), 1);
   ASSERT_TRUE(found);
   EXPECT_NE(found->tensor.find("layers.1/mlp/up_proj linear"), std::string::npos) << found->tensor;
 }

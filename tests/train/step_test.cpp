@@ -170,7 +170,7 @@ class TrainingT27Step : public testing::Test {
     const StepResult r = stepper_->run(data_.rows(), 1e-2, 2);
     EXPECT_FALSE(r.updated);
     EXPECT_EQ(state(), poisoned);
-    const auto found = stepper_->find_non_finite(data_.rows());
+    const auto found = stepper_->find_non_finite(data_.rows(), 1);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->tensor, "parameter " + name);
     EXPECT_EQ(found->index, index);
@@ -196,7 +196,7 @@ TEST_F(TrainingT27Step, BadWeightsAreNamedAndNothingIsUpdated) {
 TEST_F(TrainingT27Step, OverflowIsNamedByItsNode) {
   for (int64_t i = 0; i < 64 * 32; ++i) weight("model.layers.1.mlp.up_proj.weight", i) *= 1e38f;
   EXPECT_FALSE(stepper_->run(data_.rows(), 1e-2, 2).updated);
-  const auto found = stepper_->find_non_finite(data_.rows());
+  const auto found = stepper_->find_non_finite(data_.rows(), 1);
   ASSERT_TRUE(found);
   EXPECT_NE(found->tensor.find("layers.1/mlp/up_proj"), std::string::npos) << found->tensor;
   EXPECT_NE(found->tensor.find("linear"), std::string::npos) << found->tensor;

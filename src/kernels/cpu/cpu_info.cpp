@@ -45,7 +45,7 @@ bool cpu_runs(CpuTarget target) {
       return cpu_runs(CpuTarget::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     case CpuTarget::avx512_bf16:
-      return cpu_runs(CpuTarget::avx512) && has_avx512_bf16();
+      return cpu_runs(CpuTarget::avx512) && has_avx512_bf16() && __builtin_cpu_supports("avx512vnni");
   }
   return false;
 }

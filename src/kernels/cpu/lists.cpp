@@ -1,6 +1,7 @@
 // The ordered kernel lists: for each op, fastest first.
 #include <array>
 
+#include "core/quant_spec.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/kernel.h"
 
@@ -74,8 +75,77 @@ constexpr auto residual_rms_norm_grad_list = both(avx512::residual_rms_norm_grad
 constexpr auto rope_pair_list = both(avx512::rope_pair, avx2::rope_pair);
 constexpr auto adamw_squares_list = both(avx512::adamw_squares, avx2::adamw_squares);
 
+// What kernels/cpu/quantize.cpp leaves to the reference.
+const char* refuses_copy(const QuantSpec& spec, int64_t rows, int64_t tokens) {
+  if (!spec.active()) return nullptr;
+  const BlockFormat f = block_format(spec.format);
+  if (spec.rounding == Rounding::eden) return "no MS-EDEN";
+  if (spec.four_six != FourSix::off && (spec.format != DType::nvfp4 || spec.rounding != Rounding::nearest))
+    return "four-over-six of nvfp4, to nearest, only";
+  if (spec.four_six != FourSix::off && spec.tensor_scale != TensorScale::exact)
+    return "four-over-six under an exact tensor scale only";
+  if (f.rows > 1 && rows != tokens && tokens % f.rows != 0) return "its tiles straddle no sequences";
+  const bool turns =
+      (spec.format == DType::nvfp4 && spec.hadamard == 16) || (spec.format == DType::mxfp4 && spec.hadamard == 32);
+  return spec.hadamard == 0 || turns ? nullptr : "rotates NVFP4 by 16 and MXFP4 by 32 only";
+}
+const char* refuses_copies(const KernelShape& s, const Type& x) {
+  const auto spec_of = [&](std::string_view name) {
+    return s.attrs.has(name) ? parse_quant_spec(s.attrs.get_string(name)) : QuantSpec{};
+  };
+  const QuantSpec row = spec_of("row"), column = spec_of("column");
+  const int64_t tokens = s.attrs.get_int("tokens");
+  if (const char* reason = refuses_copy(row, x.rows(), tokens)) return reason;
+  if (const char* reason = refuses_copy(column, x.rows(), tokens)) return reason;
+  const int one = block_format(row.format).rows, other = block_format(column.format).rows;
+  return one > 1 && other > 1 && one != other ? "tiles of one size only" : nullptr;
+}
+constexpr std::array<Kernel, 2> quantizers(KernelRun wide, KernelRun narrow,
+                                           const char* (*refuses)(const KernelShape&)) {
+  return {{{"avx512", CpuTarget::avx512, wide, avx512::quantize_workspace, refuses},
+           {"avx2", CpuTarget::avx2, narrow, avx2::quantize_workspace, refuses}}};
+}
+constexpr auto quantize_list =
+    quantizers(avx512::quantize, avx2::quantize, [](const KernelShape& s) { return refuses_copies(s, s.in[0]); });
+constexpr auto quantize_weights_list =
+    quantizers(avx512::quantize_weights, avx2::quantize_weights,
+               [](const KernelShape& s) { return refuses_copies(s, s.in[s.in.size() - 2]); });
+
+// Products of quantised operands: all terms of 4 bits under one kind of scale, or all of 8. `first`: their first
+// operand.
+template <size_t first>
+const char* refuses_formats(const KernelShape& s) {
+  if (s.attrs.has("accumulation")) return "adds blocks one after the other only";
+  const BlockFormat f = block_format(s.in[first].dtype);
+  if (f.bits == 0) return "takes quantised operands only";
+  for (const Type& t : s.in.subspan(first)) {
+    const BlockFormat g = block_format(t.dtype);
+    if (g.bits != f.bits || (f.bits == 4 && g.columns != f.columns)) return "takes terms of one kind only";
+  }
+  return nullptr;
+}
+template <size_t first>
+constexpr std::array<Kernel, 3> quantized(KernelRun vnni, KernelRun wide, KernelRun narrow, KernelWorkspace vnni_space,
+                                          KernelWorkspace wide_space, KernelWorkspace narrow_space) {
+  return {{{"avx512_bf16", CpuTarget::avx512_bf16, vnni, vnni_space, refuses_formats<first>},
+           {"avx512", CpuTarget::avx512, wide, wide_space, refuses_formats<first>},
+           {"avx2", CpuTarget::avx2, narrow, narrow_space, refuses_formats<first>}}};
+}
+constexpr auto qlinear_list =
+    quantized<0>(avx512_bf16::qlinear, avx512::qlinear, avx2::qlinear, avx512_bf16::qlinear_workspace,
+                 avx512::qlinear_workspace, avx2::qlinear_workspace);
+constexpr auto qlinear_dgrad_list =
+    quantized<0>(avx512_bf16::qlinear_dgrad, avx512::qlinear_dgrad, avx2::qlinear_dgrad,
+                 avx512_bf16::qlinear_dgrad_workspace, avx512::qlinear_dgrad_workspace, avx2::qlinear_dgrad_workspace);
+constexpr auto qlinear_wgrad_list =
+    quantized<1>(avx512_bf16::qlinear_wgrad, avx512::qlinear_wgrad, avx2::qlinear_wgrad,
+                 avx512_bf16::qlinear_wgrad_workspace, avx512::qlinear_wgrad_workspace, avx2::qlinear_wgrad_workspace);
+
 }  // namespace
 
+constinit const std::span<const Kernel> quantize_cpu = quantize_list, quantize_weights_cpu = quantize_weights_list,
+                                        qlinear_cpu = qlinear_list, qlinear_dgrad_cpu = qlinear_dgrad_list,
+                                        qlinear_wgrad_cpu = qlinear_wgrad_list;
 constinit const std::span<const Kernel> embedding_cpu = embedding_list, embedding_grad_cpu = embedding_grad_list,
                                         linear_cpu = linear_list, linear_dgrad_cpu = linear_dgrad_list,
                                         linear_wgrad_cpu = linear_wgrad_list, rms_norm_cpu = rms_norm_list,

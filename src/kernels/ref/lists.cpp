@@ -8,6 +8,7 @@
 #include "kernels/ref/linear.h"
 #include "kernels/ref/norm.h"
 #include "kernels/ref/optimizer.h"
+#include "kernels/ref/quantized.h"
 #include "kernels/widened.h"
 
 namespace nibble {
@@ -92,6 +93,15 @@ constinit const RefKernel cross_entropy_grad_ref{ref::cross_entropy_grad<float>,
                                                  bf16_workspace<ref::token_gradient_workspace>};
 constinit const RefKernel recast_ref{
     .f32 = ref::recast, .bf16 = bf16<ref::recast>, .bf16_workspace = bf16_workspace<nullptr>};
+// Numbers may be f32 or bf16 throughout: these read both.
+constexpr RefKernel both(KernelRun run, KernelWorkspace space = nullptr) {
+  return {.f32 = run, .workspace = space, .bf16 = run, .bf16_workspace = space};
+}
+constinit const RefKernel quantize_ref = both(ref::quantize, ref::quantize_workspace),
+                          requantize_ref = both(ref::requantize, ref::quantize_workspace),
+                          quantize_weights_ref = both(ref::quantize_weights, ref::quantize_workspace),
+                          qlinear_ref = both(ref::qlinear), qlinear_dgrad_ref = both(ref::qlinear_dgrad),
+                          qlinear_wgrad_ref = both(ref::qlinear_wgrad), record_amax_ref = both(ref::record_amax), advance_scale_ref = both(ref::advance_scale);
 constinit const RefKernel adamw_ref{ref::adamw};
 constinit const RefKernel adamw_squares_ref{ref::adamw_squares};
 constinit const RefKernel sgd_ref{ref::sgd};
