@@ -65,6 +65,9 @@ int run_machine(const std::string& name, const std::vector<std::string>& words) 
   return exit_done;
 }
 
+// Of the unquantized step; a recipe would hide the shapes.
+bool measures_shapes(const std::string& name) { return name == "gemm" || name == "quantize" || name == "ops"; }
+
 BenchResult run_bench(const std::string& name, const Config& config, ProgramPlan plan, const BenchOptions& options) {
   if (name == "gemm") return bench_gemm(config, plan, options);
   if (name == "attention") return bench_attention(config, plan, options);
@@ -119,6 +122,10 @@ int run(const std::vector<std::string>& arguments) {
   for (const std::string& notice : resolved.notices) fmt::print(stderr, "{}\n", notice);
   const BenchOptions bench_options{.repeats = count_option(resolved, "repeats", name == "train" ? 10 : 15),
                                    .seconds = static_cast<double>(count_option(resolved, "seconds", 15))};
+  if (measures_shapes(name) && !resolved.config.get_string("quantization").empty())
+    throw Error("E102", "bench {} takes no recipe: its rows are of every format", name)
+        .where("{}", resolved.config.origin("quantization"))
+        .hint("nibble bench train quantization={}", resolved.config.get_string("quantization"));
   ProgramPlan plan = plan_training(step_of(resolved.config), resolve_threads(resolved.config.get_int("threads")),
                                    resolve_target(resolved.config.get_string("cpu_target")));
   check_fits(resolved.config, plan);

@@ -15,7 +15,8 @@ namespace {
 
 // The masters in float32, unless the command line asks for another dtype or a recipe.
 void set_precision(const Config& config, StepConfig* step) {
-  if (config.is_explicit("dtype") && config.get_string("dtype") == "bfloat16") step->dtype = DType::bf16;
+  if ((config.is_explicit("dtype") || config.is_explicit("quantization")) && config.get_string("dtype") == "bfloat16")
+    step->dtype = DType::bf16;
   if (!config.is_explicit("quantization")) return;
   step->recipe = recipe_of(config, step->model.layers);
   if (step->recipe.fprop.b.tensor_scale == TensorScale::delayed)

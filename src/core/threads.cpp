@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/float_mode.h"
+
 namespace nibble {
 namespace {
 
@@ -56,6 +58,7 @@ struct ThreadPool::Impl {
   }
 
   void work(int thread) {
+    const FloatMode mode;  // a thread starts with that of its maker
     uint32_t done_region = 0, s = state.load(std::memory_order_acquire);
     while ((s & stop_bit) == 0) {
       if ((s & open_bit) == 0 || (s & region_mask) == done_region) {
@@ -104,6 +107,7 @@ ThreadPool::~ThreadPool() = default;
 int ThreadPool::size() const { return static_cast<int>(impl_->workers.size()) + 1; }
 
 void ThreadPool::run_tasks(int64_t tasks, Body body, const void* self) {
+  const FloatMode mode;
   if (tasks <= 1 || impl_->workers.empty()) {
     for (int64_t task = 0; task < tasks; ++task) body(self, task, 0);
   } else {

@@ -46,6 +46,7 @@ class ConfigBuilder {
   void set(std::string_view key, ConfigValue value, std::string origin, Layer layer);
   void check_guard();
   void check_remat();
+  void check_recipe();
   void check_batch();
   void check_exclusive();
   void check_model();

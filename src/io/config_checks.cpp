@@ -59,6 +59,7 @@ void ConfigBuilder::check_refusals() {
                          .where("{}", at("mlp_activations").origin)
                          .hint("mlp_activations=[silu,linear]"));
   check_remat();
+  check_recipe();
   if (!unused.empty())
     result.notices.push_back(
         fmt::format("notice: accepted, without effect in this version and on any result: {}", fmt::join(unused, ", ")));
@@ -82,6 +83,21 @@ void ConfigBuilder::check_remat() {
   if (!offloaded.empty())
     result.notices.push_back(
         fmt::format("notice: {}: kept where it is, a CPU computes in host memory", fmt::join(offloaded, ", ")));
+}
+
+// What belongs to a recipe without one, and the name whose meaning is not obvious.
+void ConfigBuilder::check_recipe() {
+  const std::string& recipe = result.config.get_string("quantization");
+  std::vector<std::string> unread;
+  for (const std::string_view name : {"recipe_disable", "quantize_sites", "high_precision_first_layers",
+                                      "high_precision_last_layers", "tensor_scale"})
+    if (const Entry& entry = at(name); entry.layer > model && entry.value != default_value(key_index(name)))
+      unread.push_back(fmt::format("{}={}", name, value_yaml(entry.value)));
+  if ((recipe.empty() || recipe == "bf16" || recipe == "fp32") && !unread.empty())
+    result.notices.push_back(
+        fmt::format("notice: read with a recipe only (quantization=te_nvfp4): {}", fmt::join(unread, ", ")));
+  if (recipe == "fp8")
+    result.notices.push_back("notice: quantization=fp8 is fp8_delayed: one scale a tensor, from its last 1,024 steps");
 }
 
 void ConfigBuilder::check_batch() {

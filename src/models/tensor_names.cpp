@@ -16,10 +16,14 @@ constexpr std::pair<std::string_view, std::string_view> products[] = {
 
 constexpr std::string_view layer_input = "decoder_layer_input";
 
+bool is_product(const Node& n) { return n.op == &linear_op || n.op == &qlinear_op; }
+
 // The weight of a product or norm, "" for other nodes.
 std::string_view weight_of(const Graph& graph, const Node& n) {
-  if (n.op != &linear_op && n.op != &rms_norm_op) return "";
-  const Node& read = graph.producer(graph.behind_views(n.in[1]));
+  if (!is_product(n) && n.op != &rms_norm_op) return "";
+  const Node* made = &graph.producer(graph.behind_views(n.in[1]));
+  if (made->op == &quantize_op) made = &graph.producer(graph.behind_views(made->in[0]));  // in every microbatch
+  const Node& read = *made;
   return read.op == &read_op ? std::string_view(read.attrs.get_string("name")) : "";
 }
 
@@ -50,7 +54,7 @@ std::vector<TensorName> tensor_names(const Graph& graph, size_t forward) {
     if (n.op == &rope_op) names[i].name = of(n.in[0]).name;
     if (n.op == &attention_op) names[i].name = "context";
     for (const auto& [suffix, name] : products)
-      if (n.op == &linear_op && weight.ends_with(suffix)) names[i].name = name;
+      if (is_product(n) && weight.ends_with(suffix)) names[i].name = name;
   }
   return names;
 }

@@ -22,7 +22,7 @@ int64_t layer_of(std::string_view label) {
 // Whose bits depend on the site: a copy of a shared x is then one site's own.
 bool draws(const QuantSpec& s) { return s.rounding != Rounding::nearest || s.hadamard == 128; }
 
-// A weight under a delayed scale has a history that every microbatch adds to, so its copies are no states.
+// A weight under a delayed scale is quantised in the microbatch, which records its amax like any other.
 bool made_in_graph(const QuantizedSite& s) { return s.fprop.b.tensor_scale == TensorScale::delayed; }
 
 /// Copies of a weight that are states.
@@ -254,7 +254,7 @@ std::vector<QuantizedSite> quantized_sites(const Graph& graph, const Recipe& rec
     else if (s.layer < recipe.first_high)
       s.why = fmt::format("layers before {} stay in high precision", recipe.first_high);
     else if (s.layer >= layers - recipe.last_high)
-      s.why = fmt::format("layers from {} on stay in high precision", layers - recipe.last_high);
+      s.why = fmt::format("layers from {} on stay in high precision", std::max<int64_t>(0, layers - recipe.last_high));
     else
       s.fprop = recipe.fprop, s.dgrad = recipe.dgrad, s.wgrad = recipe.wgrad;
   }

@@ -1,5 +1,5 @@
 // Puts a recipe into a graph: the products of its linear layers take quantised operands, and nodes that make these
-// operands appear. The only reader of a Recipe.  Source: spec/precision.md 3; design: docs/quantize.md.
+// operands appear. The only reader of a Recipe.  Source: spec/precision.md 3; in use: docs/quantization.md.
 #pragma once
 #include <map>
 #include <string>

@@ -35,6 +35,7 @@ struct Recipe {
   GemmRecipe fprop, dgrad, wgrad;
   Sites sites = Sites::all;
   int64_t first_high = 0, last_high = 0;  // decoder layers that stay in the run's dtype
+  std::vector<std::string> idle;          // of RecipeOptions: what changes nothing in this recipe
   const GemmRecipe& of(Gemm g) const { return g == Gemm::fprop ? fprop : g == Gemm::dgrad ? dgrad : wgrad; }
   GemmRecipe& of(Gemm g) { return g == Gemm::fprop ? fprop : g == Gemm::dgrad ? dgrad : wgrad; }
   bool active() const { return fprop.active() || dgrad.active() || wgrad.active(); }

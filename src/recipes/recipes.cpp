@@ -163,18 +163,28 @@ std::optional<Recipe> recipe_of(std::string_view name, int64_t layers, const Rec
     if (name == alias) name = of;
   const Row* const row = std::ranges::find(rows, name, &Row::name);
   if (row == std::end(rows)) return std::nullopt;
-  Recipe r{std::string(name), row->fprop, row->dgrad, row->wgrad, o.sites, 0, 0};
+  Recipe r{std::string(name), row->fprop, row->dgrad, row->wgrad, o.sites, 0, 0, {}};
   r.last_high = static_cast<int64_t>(std::ceil(row->last_high * static_cast<double>(layers) - 1e-9));
-  for (const std::string& part : o.disable) leave_out(r, part);
+  const auto change = [&r](std::string option, const auto& f) {
+    const Recipe before = r;
+    f();
+    if (r.fprop == before.fprop && r.dgrad == before.dgrad && r.wgrad == before.wgrad &&
+        r.last_high == before.last_high)
+      r.idle.push_back(std::move(option));
+  };
+  for (const std::string& part : o.disable) change("recipe_disable=" + part, [&] { leave_out(r, part); });
   if (o.first_high) r.first_high = *o.first_high;
   if (o.last_high) r.last_high = *o.last_high;
   if (o.pow2)
-    each_operand(r, [](Gemm, QuantSpec& s) {
-      if (s.active() && has_tensor_scale(s) && s.tensor_scale == TensorScale::exact) s.tensor_scale = TensorScale::pow2;
+    change("tensor_scale=pow2", [&] {
+      each_operand(r, [](Gemm, QuantSpec& s) {
+        if (s.active() && has_tensor_scale(s) && s.tensor_scale == TensorScale::exact)
+          s.tensor_scale = TensorScale::pow2;
+      });
     });
   if (const std::string rule = broken_rule(r); !rule.empty())
     throw Error("E102", "quantization={} with these options is no legal recipe: {}", name, rule)
-        .hint("nibble config explain quantization");
+        .hint("recipe_disable=[] tensor_scale=exact");
   return r;
 }
 

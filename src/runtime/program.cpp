@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/float_mode.h"
 #include "core/quantized.h"
 #include "graph/verify.h"
 #include "numerics/bf16.h"
@@ -120,6 +121,7 @@ Tensor Executable::input(std::string_view name) const {
 Tensor Executable::output(std::string_view name) const { return of(plan_->graph.output(name)); }
 
 void Executable::run(Gradients gradients) {
+  const FloatMode mode;
   if (!profiling_) {
     for (const Step& s : steps_) call(s, gradients);
     return;
@@ -138,6 +140,7 @@ void Executable::run(Gradients gradients) {
 }
 
 bool Executable::run_checked(NonFinite* found, Gradients gradients) {
+  const FloatMode mode;
   for (const Step& s : steps_) {
     call(s, gradients);
     for (size_t k = 0; k < s.out.size(); ++k) {

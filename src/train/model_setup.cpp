@@ -153,7 +153,17 @@ Recipe recipe_of(const Config& config, int64_t layers) {
   };
   o.first_high = count("high_precision_first_layers"), o.last_high = count("high_precision_last_layers");
   o.pow2 = config.get_string("tensor_scale") == "pow2";
-  const std::optional<Recipe> recipe = recipe_of(name, layers, o);
+  std::optional<Recipe> recipe;
+  try {
+    recipe = recipe_of(name, layers, o);
+  } catch (Error& e) {
+    e.where_text = fmt::format("quantization from {}", config.origin("quantization"));
+    for (const std::string_view key :
+         {"recipe_disable", "tensor_scale", "high_precision_first_layers", "high_precision_last_layers"})
+      if (config.is_explicit(key))
+        e.where_text += fmt::format(", {}={} from {}", key, config.json_of(key), config.origin(key));
+    throw;
+  }
   NIBBLE_CHECK(recipe.has_value(), "no recipe {}", name);
   return *recipe;
 }

@@ -21,8 +21,8 @@ std::set<std::string> operator+(std::set<std::string> a, const std::set<std::str
   return a;
 }
 
-// What each policy keeps beside the layers' inputs. Quantization is no tensor of this version, and what MaxText moves
-// to host memory lies there already.
+// What each policy keeps beside the layers' inputs. Copies that a recipe makes for the backward pass are made again
+// with what they come from, and what MaxText moves to host memory lies there already.
 const std::map<std::string, std::set<std::string>, std::less<>>& kept_by_name() {
   static const std::map<std::string, std::set<std::string>, std::less<>> table = {
       {"full", {}},

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/float_mode.h"
 #include "graph/verify.h"
 #include "passes/grad.h"
 
@@ -89,6 +90,7 @@ std::vector<std::string> unquantized_sites(const StepConfig& c) {
       ++known->second;
   }
   std::vector<std::string> list;
+  for (const std::string& option : c.recipe.idle) list.push_back(option + " changes nothing in this recipe");
   for (const auto& [why, count] : reasons) list.push_back(fmt::format("{} linear layers: {}", count, why));
   list.emplace_back("head, embedding, attention, norms: by no recipe");
   return list;
@@ -168,6 +170,7 @@ void Stepper::round_weights(int64_t step) {
 }
 
 LossSum Stepper::gradients(const Rows& rows, int64_t step) {
+  const FloatMode mode;
   LossSum sum;
   round_weights(step);
   Executable& microbatch = program_->executable("microbatch");
@@ -181,6 +184,7 @@ LossSum Stepper::gradients(const Rows& rows, int64_t step) {
 }
 
 StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
+  const FloatMode mode;
   StepResult result;
   result.loss = gradients(rows, t - 1);
   Executable& gradient_norm = program_->executable("gradient_norm");
@@ -237,6 +241,7 @@ std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows, int64_t t) {
 }
 
 LossSum Stepper::evaluate(const Rows& rows, bool same_weights) {
+  const FloatMode mode;
   Executable& x = program_->executable("evaluate");
   LossSum sum;
   if (!same_weights) round_weights(0);

@@ -46,6 +46,9 @@ void print_summary(Console& console, const Config& config, const StepConfig& ste
                   parameter_count(step.model) - decayed));
   say(fmt::format("schedule: {} over {} steps, {} of warm-up, peak {}", config.get_string("lr_schedule_type"),
                   schedule.length, schedule.warmup, config.json_of("learning_rate")));
+  if (step.recipe.active() && step.recipe.first_high + step.recipe.last_high >= step.model.layers)
+    console.notice("every layer stays in high precision: nothing is quantized");
+  for (const std::string& option : step.recipe.idle) console.notice(option + " changes nothing in this recipe");
   if (schedule.warmup > schedule.length)
     console.notice("the warm-up is longer than the schedule: the peak rate is never reached");
   if (schedule.length < steps)

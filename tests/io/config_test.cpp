@@ -338,6 +338,16 @@ TEST(TrainingConfig, NoticesOfRematerialization) {
                 "notice: remat_policy=minimal_offloaded: kept where it is, a CPU computes in host memory"});
 }
 
+TEST(TrainingConfig, NoticesOfRecipes) {
+  EXPECT_EQ(resolve({"quantization=te_nvfp4", "quantize_sites=mlp"}, quiet()).notices, std::vector<std::string>{});
+  EXPECT_EQ(resolve({"quantize_sites=mlp", "tensor_scale=pow2"}, quiet()).notices,
+            std::vector<std::string>{
+                "notice: read with a recipe only (quantization=te_nvfp4): quantize_sites=mlp, tensor_scale=pow2"});
+  EXPECT_EQ(resolve({"quantization=fp8"}, quiet()).notices,
+            std::vector<std::string>{
+                "notice: quantization=fp8 is fp8_delayed: one scale a tensor, from its last 1,024 steps"});
+}
+
 struct Row {
   const char* why;
   Words words;

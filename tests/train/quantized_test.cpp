@@ -1,5 +1,7 @@
 // Training with a recipe: equal bits wherever they are promised, every recipe learns, what is not finite is found.
 // Obligations of spec/precision.md 10 by their numbers.
+#include <immintrin.h>
+
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -57,6 +59,26 @@ Trained train(const StepConfig& c, int threads, CpuTarget target, const Steps& s
 }
 
 // ---- equal bits ----
+
+// A caller's rounding mode and flushing of subnormals change no bit, and are as they were afterwards.
+TEST(PrecisionP6, TheFloatModeOfTheCallerChangesNothing) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const StepConfig c = with_recipe("te_nvfp4", {}, dtype);
+    const Trained want = train(c, 2, cpu_targets().back());
+    const uint32_t before = _mm_getcsr(), odd = 0x1F80 | 0x8040 | 0x2000;  // FTZ, DAZ, round down
+    for (const CpuTarget target : {CpuTarget::ref, cpu_targets().back()}) {
+      if (dtype == DType::bf16 && target == CpuTarget::ref) continue;  // vdpbf16ps has bits of its own
+      _mm_setcsr(odd);
+      const Trained got = train(c, target == CpuTarget::ref ? 1 : 2, target);
+      const uint32_t after = _mm_getcsr();
+      _mm_setcsr(before);
+      EXPECT_EQ(got.weights, want.weights) << name_of(target);
+      EXPECT_EQ(got.m, want.m);
+      EXPECT_EQ(got.v, want.v);
+      EXPECT_EQ(after & ~0x3Fu, odd & ~0x3Fu);  // but for the flags of exceptions
+    }
+  }
+}
 
 // A change of one bit of one code is a change of the run: the hash is committed.
 TEST(PrecisionP37, FiftyStepsAreTheSameBitsOnEveryPath) {

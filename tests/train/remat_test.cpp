@@ -130,6 +130,13 @@ TEST(TrainingRemat, NamesKeepWhatTheyName) {
                      "self_attn rope_pair"},
               mlp = {"mlp/gate_proj linear", "mlp/up_proj linear"};
   EXPECT_EQ(of({"remat_policy=none"}), Sites{});
+  for (const char* recipe : {"quantization=te_nvfp4", "quantization=fp8_delayed"}) {  // products have their names still
+    const Sites kept = of({"remat_policy=minimal_with_context", recipe}), none = of({"remat_policy=full", recipe});
+    EXPECT_FALSE(kept.contains("mlp/up_proj qlinear")) << recipe;
+    EXPECT_FALSE(kept.contains("self_attn/q_proj qlinear")) << recipe;
+    EXPECT_TRUE(none.contains("mlp/up_proj qlinear")) << recipe;
+    EXPECT_TRUE(none.contains("self_attn/q_proj qlinear")) << recipe;
+  }
   EXPECT_EQ(of({"remat_policy=minimal_with_context"}), with({}));
   EXPECT_EQ(of({"remat_policy=minimal"}), with({"self_attn/attention attention"}));
   EXPECT_EQ(of({"remat_policy=save_dot_with_context_except_mlp"}), with(mlp));

@@ -3,7 +3,8 @@
 // gemm_bf16.h; then D = fl(alpha acc), and the D of the terms are added in order.
 //
 // avx2, avx512: widened to f32; one accumulator an output, fused multiply-add, ascending k. These are the bits of the
-//   definition as long as no element times its scale leaves the range of f32.
+//   definition as long as no element times its scale leaves the range of f32; but for FP8 by blocks, whose definition
+//   adds a block at a time: within the bound.
 // avx512_bf16: widened to BF16, which is exact for normal numbers; within the bound of gemm_bf16.h.
 #pragma once
 #include <cstddef>
