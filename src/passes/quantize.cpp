@@ -113,7 +113,7 @@ class Quantize {
     if (copies_.contains(of_row)) row = {};
     if (copies_.contains(of_column)) column = {};
     if (!row.active() && !column.active()) return;
-    const Type& type = next_.type(v);
+    const Type type = next_.type(v);  // a copy: sources grow the list of values
     const QuantSpec& one = row.active() ? row : column;
     const bool delayed = one.tensor_scale == TensorScale::delayed;
     Values in = {v, random()};
