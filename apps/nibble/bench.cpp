@@ -56,8 +56,10 @@ int run_machine(const std::string& name, const std::vector<std::string>& words) 
   const auto out = resolved.options.find("out");
   MachineFile file =
       read_machine(out == resolved.options.end() ? own_machine_path() : std::filesystem::path(out->second));
+  const std::string recipe = config.is_set("quantization") ? config.get_string("quantization") : "te_nvfp4";
+  const std::vector<std::string> recipes(recipe.empty() ? 0 : 1, recipe);
   const BenchResult result = name == "limits" ? bench_limits(file.machine, counts, count_option(resolved, "seconds", 3))
-                                              : calibrate(file.machine, counts, config.get_string("cpu_target"),
+                                              : calibrate(file.machine, counts, config.get_string("cpu_target"), recipes,
                                                           count_option(resolved, "seconds", 30));
   write_machine(file.path, file.machine);
   print(result, resolved.options.contains("json"));
@@ -151,9 +153,10 @@ constexpr std::string_view help =
     train        whole optimizer steps on synthetic tokens: tokens/s, where the time
                  goes by operation, and how long the first loss took
     --calibrate  limits, and what `nibble plan` needs to predict the time of a step:
-                 every operation of training steps of seven shapes; then predicts
-                 and times three others. About a minute for each thread count and
-                 format. Kept in this machine's file
+                 every operation of training steps of seven shapes, in float32 and
+                 bfloat16, with and without quantization= (te_nvfp4); then predicts
+                 and times three others. Three or four minutes for each thread
+                 count. Kept in this machine's file, beside the prices of other recipes
 
     Speeds are medians, also given as a share of the limit that applies: the peak
     of the operands' format, which is measured in between on all threads, or bytes
@@ -163,7 +166,7 @@ constexpr std::string_view help =
 KEYS
     those of nibble train; model_name=nibble-34m if none is given. threads,
     cpu_target, per_device_batch_size, max_target_length matter most. limits and
-    --calibrate take threads (that count only) and cpu_target.
+    --calibrate take threads (that count only) and cpu_target, --calibrate a recipe.
 
 OPTIONS
     --repeats N   at most N repeats (15; train 10)
@@ -191,6 +194,7 @@ EXIT STATUS
 EXAMPLES
     nibble bench limits
     nibble bench --calibrate threads=2
+    nibble bench --calibrate quantization=mxfp4
     nibble bench train threads=1 cpu_target=avx2
     nibble bench ops --save before.json; ...; nibble bench ops --compare before.json
     nibble bench train model_name=smollm2-135m max_target_length=256 --json

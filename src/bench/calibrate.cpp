@@ -37,9 +37,14 @@ std::string text_of(const TrainingShape& s) {
                      s.length);
 }
 
-Config config_of(const TrainingShape& s, const std::string& target, const std::string& dtype) {
+// What a training computes in; an empty recipe quantises nothing.
+struct Precision {
+  std::string dtype, recipe;
+};
+
+Config config_of(const TrainingShape& s, const std::string& target, const Precision& precision) {
   std::vector<std::string> words = {"model_name=nibble-1m", "override_model_config=true", "cpu_target=" + target,
-                                    "dtype=" + dtype};
+                                    "dtype=" + precision.dtype, "quantization=" + precision.recipe};
   const auto add = [&](const char* key, int64_t value) { words.push_back(fmt::format("{}={}", key, value)); };
   add("base_emb_dim", s.width), add("base_mlp_dim", s.hidden), add("base_num_query_heads", s.heads);
   add("base_num_kv_heads", s.kv_heads), add("head_dim", s.head_size), add("vocab_size", s.vocab);
@@ -48,21 +53,19 @@ Config config_of(const TrainingShape& s, const std::string& target, const std::s
   return resolve(words, {.command = "bench"}).config;
 }
 
-// float32, and bfloat16 where this version trains in it.
-std::vector<std::string> dtypes_here(const std::string& target) {
-  std::vector<std::string> list = {"float32"};
-  try {
-    config_of(measured_shapes[0], target, "bfloat16");
-    list.emplace_back("bfloat16");
-  } catch (const Errors&) {
+std::vector<Precision> precisions(const std::vector<std::string>& recipes) {
+  std::vector<Precision> list;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    list.push_back({dtype, ""});
+    for (const std::string& recipe : recipes) list.push_back({dtype, recipe});
   }
   return list;
 }
 
 class Training {
  public:
-  Training(const TrainingShape& s, int threads, const std::string& target, const std::string& dtype)
-      : config_(step_of(config_of(s, target, dtype))),
+  Training(const TrainingShape& s, int threads, const std::string& target, const Precision& precision)
+      : config_(step_of(config_of(s, target, precision))),
         rows_(s.rows, s.length, s.vocab),
         stepper_(config_, plan_training(config_, threads, resolve_target(target))) {
     initialize_parameters(stepper_.program(), stepper_.parameters(), 0);
@@ -121,9 +124,10 @@ void add_samples(Training& training, double seconds, const CacheSizes& caches, S
     const auto node = static_cast<size_t>(e.span.node);
     const Node& n = e.plan->graph.nodes[node];
     const Work work = work_of(e.plan->graph, n);
-    Group& g = groups[fmt::format("{} {} {} {} {} {}", n.op->name, work.format, work.flops, work.read, work.written,
+    const std::string name = priced_name(e.plan->graph, n);
+    Group& g = groups[fmt::format("{} {} {} {} {} {}", name, work.format, work.flops, work.read, work.written,
                                   e.plan->kernels[node].name)];
-    g.what = {std::string(n.op->name), std::string(e.plan->kernels[node].name), std::string(work.format)};
+    g.what = {name, std::string(e.plan->kernels[node].name), std::string(work.format)};
     g.work = work, g.seconds += mean[i], g.count += 1;
   }
   const double far = far_share(training.plan(), caches);
@@ -139,16 +143,18 @@ void add_samples(Training& training, double seconds, const CacheSizes& caches, S
 void progress(const std::string& what) { fmt::print(stderr, "measuring {}\n", what); }
 
 // Prices of one thread count, then the checks. What stays float32 in every format has one price for all.
-void measure(Machine& m, int threads, const std::string& target, double seconds, const CalibrationShapes& shapes) {
-  const std::vector<std::string> dtypes = dtypes_here(target);
-  const auto about = [&](const std::string& dtype, const TrainingShape& s) {
-    return fmt::format("{}, {} thread{}: {}", dtype, threads, threads == 1 ? "" : "s", text_of(s));
+void measure(Machine& m, int threads, const std::string& target, const std::vector<std::string>& recipes, double seconds,
+             const CalibrationShapes& shapes) {
+  const std::vector<Precision> all = precisions(recipes);
+  const auto about = [&](const Precision& p, const TrainingShape& s) {
+    return fmt::format("{}{}, {} thread{}: {}", p.dtype, p.recipe.empty() ? "" : " " + p.recipe, threads,
+                       threads == 1 ? "" : "s", text_of(s));
   };
   Samples samples;
-  for (const std::string& dtype : dtypes)
+  for (const Precision& p : all)
     for (const TrainingShape& s : shapes.measured) {
-      progress(about(dtype, s));
-      Training training(s, threads, target, dtype);
+      progress(about(p, s));
+      Training training(s, threads, target, p);
       add_samples(training, seconds / 10, m.caches, samples);
     }
   for (const auto& [what, list] : samples) {
@@ -156,12 +162,12 @@ void measure(Machine& m, int threads, const std::string& target, double seconds,
     p.op = what.op, p.kernel = what.kernel, p.format = what.format, p.threads = threads;
     m.prices.push_back(std::move(p));
   }
-  for (const std::string& dtype : dtypes)
+  for (const Precision& p : all)
     for (const TrainingShape& s : shapes.checked) {
-      progress("check, " + about(dtype, s));
-      Training training(s, threads, target, dtype);
+      progress("check, " + about(p, s));
+      Training training(s, threads, target, p);
       const auto forecast = forecast_step(training.plan(), 1, m);
-      m.checks.push_back({.what = text_of(s),
+      m.checks.push_back({.what = p.recipe.empty() ? text_of(s) : p.recipe + ", " + text_of(s),
                           .format = std::string(step_format(training.plan())),
                           .threads = threads,
                           .predicted = forecast ? forecast->seconds : 0,
@@ -170,15 +176,17 @@ void measure(Machine& m, int threads, const std::string& target, double seconds,
 }
 
 std::string prices_text(const Machine& m) {
-  std::string text = fmt::format("\n{:<26}{:<12}{:<7}{:>8}{:>11}{:>10}{:>8}{:>8}{:>8}\n", "op", "kernel", "format",
+  size_t width = 26;
+  for (const OpPrice& p : m.prices) width = std::max(width, p.op.size() + 1);
+  std::string text = fmt::format("\n{:<{}}{:<12}{:<7}{:>8}{:>11}{:>10}{:>8}{:>8}{:>8}\n", "op", width, "kernel", "format",
                                  "threads", "us a call", "GFLOP/s", "GB/s", "far", "error");
   const auto rate = [](double seconds) { return seconds > 0 ? fmt::format("{:.1f}", 1e-9 / seconds) : "-"; };
   for (const OpPrice& p : m.prices)
-    text += fmt::format("{:<26}{:<12}{:<7}{:>8}{:>11.2f}{:>10}{:>8}{:>8}{:>6.1f} %\n", p.op, p.kernel, p.format,
+    text += fmt::format("{:<{}}{:<12}{:<7}{:>8}{:>11.2f}{:>10}{:>8}{:>8}{:>6.1f} %\n", p.op, width, p.kernel, p.format,
                         p.threads, 1e6 * p.fixed, rate(p.flop), rate(p.byte), rate(p.far_byte), 100 * p.error);
   text += "\npredicted and then timed, no part of the prices:\n";
   for (const Check& c : m.checks)
-    text += fmt::format("{:<58}{:<6}{} thread{} {:>9.2f} ms, {:>9.2f} measured, {:+.1f} %\n", c.what, c.format,
+    text += fmt::format("{:<68}{:<6}{} thread{} {:>9.2f} ms, {:>9.2f} measured, {:+.1f} %\n", c.what, c.format,
                         c.threads, c.threads == 1 ? " " : "s", 1e3 * c.predicted, 1e3 * c.measured,
                         100 * (c.predicted / c.measured - 1));
   return text;
@@ -188,13 +196,13 @@ std::string prices_text(const Machine& m) {
 
 constinit const CalibrationShapes calibration_shapes{measured_shapes, checked_shapes};
 
-BenchResult calibrate(Machine& machine, const std::vector<int>& threads, const std::string& target, double seconds,
-                      const CalibrationShapes& shapes) {
+BenchResult calibrate(Machine& machine, const std::vector<int>& threads, const std::string& target,
+                      const std::vector<std::string>& recipes, double seconds, const CalibrationShapes& shapes) {
   Machine measured = this_machine();
   for (const int n : threads) {
     progress(fmt::format("limits, {} thread{}", n, n == 1 ? "" : "s"));
     measured.limits.push_back(measure_limits(n, measured.caches, seconds / 10));
-    measure(measured, n, target, seconds, shapes);
+    measure(measured, n, target, recipes, seconds, shapes);
   }
   machine.merge(measured);
   BenchResult r = bench_limits(machine, {}, 0);

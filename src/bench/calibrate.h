@@ -20,9 +20,11 @@ struct CalibrationShapes {
 /// three others.
 extern const CalibrationShapes calibration_shapes;
 
-/// For every thread count and every format that this version trains in: limits, prices, and three trainings that are no
-/// part of the prices, predicted and timed. About `seconds` of measuring for each. All goes into `machine`.
-BenchResult calibrate(Machine& machine, const std::vector<int>& threads, const std::string& target, double seconds,
+/// For every thread count, float32 and bfloat16, without a recipe and with each of `recipes`: limits, prices, and three
+/// trainings that are no part of the prices, predicted and timed. About `seconds` of measuring for each. All goes into
+/// `machine`.
+BenchResult calibrate(Machine& machine, const std::vector<int>& threads, const std::string& target,
+                      const std::vector<std::string>& recipes, double seconds,
                       const CalibrationShapes& shapes = calibration_shapes);
 
 }  // namespace nibble

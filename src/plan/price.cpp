@@ -1,9 +1,13 @@
 #include "plan/price.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
+
+#include "core/quant_spec.h"
 
 namespace nibble {
 namespace {
@@ -41,7 +45,24 @@ bool solve(std::array<Row, features> a, Row b, unsigned chosen, Row& x) {
   return std::ranges::all_of(x, [](double v) { return v >= 0 && std::isfinite(v); });
 }
 
+// Without the numbers of its random streams, which cost nothing.
+std::string spec_name(const Attrs& attrs, std::string_view which) {
+  if (!attrs.has(which)) return "-";
+  QuantSpec spec = parse_quant_spec(attrs.get_string(which));
+  spec.stream = spec.sign_stream = 0;
+  return to_string(spec);
+}
+
 }  // namespace
+
+std::string priced_name(const Graph& graph, const Node& n) {
+  std::string name(n.op->name);
+  if (n.attrs.has("row") || n.attrs.has("column"))
+    return fmt::format("{} {} | {}", name, spec_name(n.attrs, "row"), spec_name(n.attrs, "column"));
+  for (size_t i = 0; i < std::min<size_t>(n.in.size(), 2); ++i)
+    if (const DType dtype = graph.type(n.in[i]).dtype; is_quantized(dtype)) name += fmt::format(" {}", name_of(dtype));
+  return name;
+}
 
 OpPrice fit_price(std::span<const PriceSample> samples) {
   // Columns divided by their largest relative value, so that the equations are of one size.
@@ -112,7 +133,7 @@ std::optional<StepForecast> forecast_step(const ProgramPlan& plan, int64_t accum
       if (e.kernels[i].run == nullptr) continue;
       const Node& n = e.graph.nodes[i];
       const Work work = work_of(e.graph, n);
-      const OpPrice* price = machine.price_of(n.op->name, e.kernels[i].name, work.format, plan.threads);
+      const OpPrice* price = machine.price_of(priced_name(e.graph, n), e.kernels[i].name, work.format, plan.threads);
       std::string name(n.op->name);
       if (price == nullptr && std::ranges::find(f.by_limit, name) == f.by_limit.end()) f.by_limit.push_back(name);
       const double seconds =
@@ -148,7 +169,8 @@ std::string forecast_text(const std::optional<StepForecast>& forecast, const Mac
   for (const auto& [name, seconds] : f.parts)
     text += fmt::format("  {:<26}{:>12.3f} ms{:>8.1f} %\n", name, 1e3 * seconds, 100 * seconds / f.seconds);
   if (!f.by_limit.empty())
-    text += fmt::format("  not measured, taken at the machine's limits: {}\n", fmt::join(f.by_limit, ", "));
+    text += fmt::format("  not measured, taken at the machine's limits: {} (`nibble bench --calibrate quantization=...`)\n",
+                        fmt::join(f.by_limit, ", "));
   return text;
 }
 

@@ -24,6 +24,10 @@ struct PriceSample {
 /// are left to the caller.
 OpPrice fit_price(std::span<const PriceSample> samples);
 
+/// The name under which a node is priced: its op; where it quantises, how; where it multiplies quantised operands, their
+/// types. "quantize nvfp4 | nvfp4 stochastic hadamard=16", "qlinear nvfp4 nvfp4_2d"
+std::string priced_name(const Graph& graph, const Node& node);
+
 /// The share of a program's bytes that cannot stay in the last cache from one step to the next.
 double far_share(const ProgramPlan& plan, const CacheSizes& caches);
 
