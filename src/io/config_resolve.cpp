@@ -232,6 +232,10 @@ void ConfigBuilder::derive() {
 
 Resolved ConfigBuilder::finish() {
   if (!errors.empty()) throw Errors(std::move(errors));
+  // json=true means --json where a command has that option; `config` shows the key.
+  if (options.command != "config" && std::ranges::find(options.flags, "json") != options.flags.end() &&
+      result.config.get_bool("json"))
+    result.options.try_emplace("json");
   return std::move(result);
 }
 

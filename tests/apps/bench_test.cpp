@@ -78,7 +78,7 @@ TEST(Bench, AttentionAtSeveralLengths) {
 
 TEST(Bench, OpsThatMoveBytes) {
   const Outcome r = outcome_of(bench_command, {"ops", "model_name=nibble-1m", "per_device_batch_size=2",
-                                               "max_target_length=64", "--repeats", "1", "--json", "threads=1"});
+                                               "max_target_length=64", "--repeats", "1", "json=true", "threads=1"});
   ASSERT_EQ(r.exit, 0) << r.message;
   const auto j = nlohmann::json::parse(r.out);
   std::set<std::string> ops;

@@ -119,21 +119,23 @@ Last last_piece(const ProgramPlan& plan) {
 
 // Tensors are written to their last element. A workspace has room for the widest words and for all threads: of one that
 // ends last, what this target and these threads do not need stays as it was.
+void expect_the_planned_peak(const Case& c) {
+  const Config config = config_of(c.words);
+  const ProgramPlan plan = plan_run(config, c.threads, target_of(c));
+  const int64_t seen =
+      std::max(touched_bytes(config, plan, std::byte{0x5a}), touched_bytes(config, plan, std::byte{0xa5}));
+  const Last last = last_piece(plan);
+  EXPECT_EQ(last.end, plan.arena_bytes());
+  EXPECT_LE(seen, plan.arena_bytes()) << text_of(c);
+  if (last.workspace)
+    EXPECT_GT(seen, last.from) << text_of(c) << " " << name_of(target_of(c));
+  else
+    EXPECT_EQ(align_up(seen), plan.arena_bytes()) << text_of(c) << " " << name_of(target_of(c));
+}
+
 TEST(TrainingT58, ThePlannedPeakIsTheObservedOne) {
   ASSERT_EQ(cases().size(), 30u);
-  for (const Case& c : cases()) {
-    const Config config = config_of(c.words);
-    const ProgramPlan plan = plan_run(config, c.threads, target_of(c));
-    const int64_t seen =
-        std::max(touched_bytes(config, plan, std::byte{0x5a}), touched_bytes(config, plan, std::byte{0xa5}));
-    const Last last = last_piece(plan);
-    EXPECT_EQ(last.end, plan.arena_bytes());
-    EXPECT_LE(seen, plan.arena_bytes()) << text_of(c);
-    if (last.workspace)
-      EXPECT_GT(seen, last.from) << text_of(c) << " " << name_of(target_of(c));
-    else
-      EXPECT_EQ(align_up(seen), plan.arena_bytes()) << text_of(c) << " " << name_of(target_of(c));
-  }
+  for (const Case& c : cases()) expect_the_planned_peak(c);
 }
 
 // Quantised tensors are written to their last byte, fill included; weights of a recipe are states.
@@ -144,17 +146,7 @@ TEST(TrainingT58, ThePlannedPeakIsTheObservedOneWithARecipe) {
     Case c = plain[i];
     c.words.push_back(fmt::format("quantization={}", recipes[i % 6]));
     if (i % 2 == 1) c.words.push_back("dtype=bfloat16");
-    const Config config = config_of(c.words);
-    const ProgramPlan plan = plan_run(config, c.threads, target_of(c));
-    const int64_t seen =
-        std::max(touched_bytes(config, plan, std::byte{0x5a}), touched_bytes(config, plan, std::byte{0xa5}));
-    const Last last = last_piece(plan);
-    EXPECT_EQ(last.end, plan.arena_bytes());
-    EXPECT_LE(seen, plan.arena_bytes()) << text_of(c);
-    if (last.workspace)
-      EXPECT_GT(seen, last.from) << text_of(c) << " " << name_of(target_of(c));
-    else
-      EXPECT_EQ(align_up(seen), plan.arena_bytes()) << text_of(c) << " " << name_of(target_of(c));
+    expect_the_planned_peak(c);
   }
 }
 
