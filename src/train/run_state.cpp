@@ -189,9 +189,17 @@ Progress restore(const Start& start, Stepper& stepper, bool fold) {
         if (program.has_state(role, p.name))
           targets.push_back({prefix + p.name, dims_of(p.shape), "F32", program.state(role, p.name).data});
     }
+    bool needs_scales = false, has_scales = false;
     for_scales(program, [&](const std::string& name, const Tensor& t) {
       targets.push_back({name, dims_of(t.type.shape), "F32", t.data});
+      needs_scales = true, has_scales = has_scales || checkpoint.find(name) != nullptr;
     });
+    // One that lacks a part of the history is damaged; read() names what is missing.
+    if (needs_scales && !has_scales)
+      throw Error("E404", "{} has no history of delayed scales", start.source.path.string())
+          .expected("the checkpoint of a run with this recipe", "one of another recipe")
+          .hint("quantization=te_fp8_currentscaling needs no history; load_parameters_path={} begins a new run",
+                start.source.path.string());
     checkpoint.read(targets);
     const CheckpointInfo& info = checkpoint.info();
     progress = {info.step, info.updates, info.position, info.tokens, info.skipped};

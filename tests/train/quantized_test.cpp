@@ -645,6 +645,7 @@ TEST(TrainingT57, AResumeUnderAnotherRecipeIsSaid) {
   EXPECT_TRUE(says(none, "precision: float32 in every product;"));
   const std::string before = content_of(folder / "out/run/config.yml");
   EXPECT_TRUE(says(said(5, "fp8_delayed"), "E404: "));
+  EXPECT_TRUE(says(said(5, "fp8_delayed"), "has no history of delayed scales"));
   EXPECT_EQ(content_of(folder / "out/run/config.yml"), before);
   EXPECT_TRUE(says(said(5, "te_nvfp4"), "at step 4"));
 }
