@@ -2,6 +2,7 @@
 // (section 8): whole tensors, as a recipe makes them.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "core/error.h"
@@ -154,6 +155,41 @@ TEST(QuantizedProduct, P44_BlocksAddInAscendingOrder) {
   EXPECT_EQ(sum("07", "07", "0f", {0x7E, 0x01, 0x7E}), 0);
   EXPECT_EQ(sum("07", "0f", "07", {0x7E, 0x7E, 0x01}), small);
   EXPECT_EQ(sum("07", "07", "0f", {0x01, 0x7E, 0x7E}), 0);
+}
+
+// What BF16 units make of the same operands (5.3): q s is a BF16 number, a product of two is exact in float32, every
+// addition rounds. Only the order of additions and roundings differs from the definition.
+TEST(QuantizedProduct, P45_Bf16UnitsStayInTheBound) {
+  int64_t near = 0, all = 0;
+  for (int shape = 0; shape < 20; ++shape) {
+    const int64_t m = 3 + shape % 5, n = 16 + 7 * (shape % 3), k = std::array{16, 48, 64, 100, 512, 1536}[shape % 6];
+    const char* weight = shape % 2 == 0 ? "nvfp4_2d" : "nvfp4";
+    const std::string name = std::to_string(shape);
+    const Owned x = row_copy(matrix(m, k, normal_matrix(m, k, ("x" + name).c_str())), "nvfp4");
+    const Owned w = row_copy(matrix(n, k, normal_matrix(n, k, ("w" + name).c_str(), 0.03)), weight);
+    const std::vector<float> a = values_of(bare(x)), b = values_of(bare(w));  // q s
+    for (const std::vector<float>* side : {&a, &b})
+      for (const float v : *side) ASSERT_EQ(widen(round_bf16(v)), v);
+    const float alpha = product_factor(x.header(), w.header());
+    const std::vector<float> exact = numbers_of(product(bare(x), bare(w))), rounded = numbers_of(product(x, w, "bf16"));
+    for (int64_t r = 0; r < m; ++r)
+      for (int64_t c = 0; c < n; ++c) {
+        float sum = 0, size = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          const float term = a[static_cast<size_t>(r * k + i)] * b[static_cast<size_t>(c * k + i)];
+          sum += term, size += std::abs(term);
+        }
+        const auto at = static_cast<size_t>(r * n + c);
+        EXPECT_LE(std::abs(sum - exact[at]), static_cast<float>(k) * 0x1p-23f * size) << shape;
+        const auto order = [](float v) {  // of BF16 numbers, one apart for neighbours
+          const int bits = round_bf16(v).bits;
+          return bits >= 0x8000 ? 0x8000 - bits : bits;
+        };
+        near += std::abs(order(alpha * sum) - order(rounded[at])) <= 1, ++all;
+      }
+  }
+  EXPECT_GE(near, all * 999 / 1000);
+  EXPECT_GT(all, 2000);
 }
 
 TEST(QuantizedProduct, P40_ExtremeCodes) {
