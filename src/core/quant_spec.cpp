@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/attrs.h"
 #include "core/error.h"
 
 namespace nibble {
@@ -65,6 +66,10 @@ QuantSpec parse_quant_spec(std::string_view text) {
     NIBBLE_CHECK(known, "{} is no word of a quantiser", word);
   }
   return s;
+}
+
+QuantSpec spec_of(const Attrs& attrs, std::string_view name) {
+  return attrs.has(name) ? parse_quant_spec(attrs.get_string(name)) : QuantSpec{};
 }
 
 int64_t filled(const QuantSpec& spec, int64_t n) {

@@ -8,6 +8,8 @@
 
 namespace nibble {
 
+class Attrs;
+
 enum class Rounding : uint8_t { nearest, stochastic, eden };
 /// Of NVFP4: S as in 2.4, rounded down to a power of two (2.7), or 1. Of FP8 with one scale: of the tensor at hand, or
 /// of its past.
@@ -27,10 +29,17 @@ struct QuantSpec {
   bool operator==(const QuantSpec&) const = default;
 };
 
+inline bool is_nvfp4(const QuantSpec& s) { return s.format == DType::nvfp4 || s.format == DType::nvfp4_2d; }
+inline bool is_mx(const QuantSpec& s) {
+  return s.format == DType::mxfp4 || s.format == DType::mxfp4_2d || s.format == DType::mxfp8;
+}
+
 /// "nvfp4 stochastic hadamard=16 stream=1"; an unquantised operand is "-".
 std::string to_string(const QuantSpec& spec);
 /// Reads what to_string wrote; anything else is an internal error.
 QuantSpec parse_quant_spec(std::string_view text);
+/// The attribute of a node, of which the name says which copy it describes ("row", "column"); none: no such copy.
+QuantSpec spec_of(const Attrs& attrs, std::string_view name);
 
 /// Elements of an axis of n with what fills its last block and its last rotation group.
 int64_t filled(const QuantSpec& spec, int64_t n);

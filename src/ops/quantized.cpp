@@ -17,10 +17,6 @@ constexpr InPlace writes_weight[] = {{0, 0}}, writes_weights[] = {{0, 0}, {1, 1}
 
 const Type random_type{DType::i32, {quantize_words}}, scale_type{DType::f32, {1}};
 
-QuantSpec spec_of(const Attrs& attrs, std::string_view name) {
-  return attrs.has(name) ? parse_quant_spec(attrs.get_string(name)) : QuantSpec{};
-}
-
 Types copies(const OpCall& c, const Type& x, bool row_too) {
   const QuantSpec row = spec_of(c.attrs, "row"), column = spec_of(c.attrs, "column");
   const int64_t tokens = c.attrs.get_int("tokens"), width = x.dim(-1);

@@ -92,7 +92,6 @@ void each_operand(Recipe& r, const F& f) {
   for (const Gemm g : all_gemms) f(g, r.of(g).a), f(g, r.of(g).b);
 }
 
-bool is_nvfp4(const QuantSpec& s) { return s.format == DType::nvfp4 || s.format == DType::nvfp4_2d; }
 bool has_tensor_scale(const QuantSpec& s) { return is_nvfp4(s) || !block_format(s.format).scales; }
 
 void leave_out(Recipe& r, std::string_view part) {

@@ -40,7 +40,7 @@ std::span<const KernelRow> kernel_table() {
       {&norm_op, norm_cpu, &norm_ref},
       {&recast_op, recast_cpu, &recast_ref},
       {&quantize_op, quantize_cpu, &quantize_ref},
-      {&requantize_op, none, &requantize_ref},
+      {&requantize_op, requantize_cpu, &requantize_ref},
       {&quantize_weight_op, quantize_weights_cpu, &quantize_weights_ref},
       {&quantize_weights_op, quantize_weights_cpu, &quantize_weights_ref},
       {&qlinear_op, qlinear_cpu, &qlinear_ref},

@@ -6,6 +6,7 @@
 #include "core/quant_spec.h"
 #include "core/quantized.h"
 #include "kernels/harness.h"
+#include "kernels/quantized_harness.h"
 
 namespace nibble {
 namespace {
@@ -43,6 +44,13 @@ struct Parts {
   QuantizedHeader header;
   std::vector<uint8_t> codes, scales;
 };
+
+Parts parts_of(const Tensor& t) {
+  const QuantizedView v(t);
+  return {v.header(),
+          {v.codes(0), v.codes(0) + v.layout.scales - v.layout.codes},
+          {v.scales(0), v.scales(0) + v.layout.bytes - v.layout.scales}};
+}
 
 Types outputs(const Quantization& q) {
   const QuantSpec row = parse_quant_spec(q.row), column = parse_quant_spec(q.column);
@@ -92,10 +100,7 @@ std::vector<Parts> run_on(const Quantization& q, const Kernels& kernel, int thre
   std::vector<Parts> parts;
   for (size_t i = 0; i < out.size(); ++i) {
     EXPECT_TRUE(memory[i].guard_intact()) << "output " << i;
-    const QuantizedView v(out[i]);
-    parts.push_back({v.header(),
-                     {v.codes(0), v.codes(0) + v.layout.scales - v.layout.codes},
-                     {v.scales(0), v.scales(0) + v.layout.bytes - v.layout.scales}});
+    parts.push_back(parts_of(out[i]));
   }
   return parts;
 }
@@ -164,14 +169,24 @@ constexpr const char* row_specs[] = {"nvfp4",
                                      "nvfp4 stochastic hadamard=16",
                                      "nvfp4 four_six=mse",
                                      "nvfp4 four_six=mae",
+                                     "nvfp4 pow2 four_six=mse",
+                                     "nvfp4 unit four_six=mae",
+                                     "nvfp4 eden hadamard=128 stream=2 signs=16",
+                                     "nvfp4 eden pow2 hadamard=128 signs=17",
+                                     "nvfp4 eden unit hadamard=128 stream=1 signs=17",
                                      "nvfp4_2d",
                                      "nvfp4_2d pow2",
+                                     "nvfp4_2d four_six=mse",
+                                     "nvfp4_2d four_six=mae",
+                                     "nvfp4_2d pow2 four_six=mae",
                                      "mxfp4",
                                      "mxfp4 stochastic",
                                      "mxfp4 floor",
                                      "mxfp4 stochastic floor",
                                      "mxfp4 stochastic hadamard=32",
                                      "mxfp4 hadamard=32",
+                                     "mxfp4 stochastic floor hadamard=64 stream=2",
+                                     "mxfp4 floor hadamard=64",
                                      "mxfp4_2d",
                                      "mxfp4_2d stochastic floor",
                                      "mxfp8",
@@ -205,19 +220,24 @@ TEST(PrecisionP11, EveryCopyEqualsTheDefinition) {
 }
 
 TEST(PrecisionP11, BothCopiesInOneRead) {
-  const std::pair<const char*, const char*> pairs[] = {{"nvfp4", "nvfp4 hadamard=16 stream=3"},
-                                                       {"nvfp4 stochastic", "nvfp4 stochastic hadamard=16 stream=1"},
-                                                       {"nvfp4", "nvfp4"},
-                                                       {"nvfp4_2d", "nvfp4_2d"},
-                                                       {"mxfp8", "mxfp8"},
-                                                       {"e4m3", "e4m3"},
-                                                       {"fp8_block", "fp8_block"},
-                                                       {"mxfp4 stochastic", "mxfp4 stochastic hadamard=32 stream=1"}};
+  const std::pair<const char*, const char*> pairs[] = {
+      {"nvfp4", "nvfp4 hadamard=16 stream=3"},
+      {"nvfp4 stochastic", "nvfp4 stochastic hadamard=16 stream=1"},
+      {"nvfp4", "nvfp4"},
+      {"nvfp4_2d", "nvfp4_2d"},
+      {"nvfp4_2d four_six=mae", "nvfp4_2d four_six=mae"},
+      {"nvfp4 eden hadamard=128 signs=16", "nvfp4 eden hadamard=128 stream=1 signs=17"},
+      {"nvfp4 four_six=mse", "nvfp4 eden hadamard=128 signs=17"},
+      {"mxfp4 stochastic floor hadamard=64", "mxfp4 stochastic floor hadamard=64 stream=1"},
+      {"mxfp8", "mxfp8"},
+      {"e4m3", "e4m3"},
+      {"fp8_block", "fp8_block"},
+      {"mxfp4 stochastic", "mxfp4 stochastic hadamard=32 stream=1"}};
   uint32_t site = 500;
   for (const Sizes& s : {Sizes{96, 80, 48}, Sizes{75, 300, 25}, Sizes{257, 272, 257}})
     for (const auto& [row, column] : pairs) {
       Quantization q{s.rows, s.width, s.tokens, spread(area(s.rows, s.width), ++site, -6, 2), row, column};
-      if (std::string(row) == "nvfp4_2d") q.tokens = q.rows;
+      if (std::string(row).starts_with("nvfp4_2d")) q.tokens = q.rows;
       expect_equal(q);
       q.weights = true;
       expect_equal(q);
@@ -428,10 +448,46 @@ TEST(PrecisionP37, StochasticCodesDoNotDependOnThreadsOrOnTheCut) {
   });
 }
 
+// What requantize makes of a row copy's codes: rotated products of element and block scale.
+TEST(PrecisionP58, RequantizedCopiesEqualTheDefinition) {
+  const auto requantized = [](const Owned& saved, const Quantization& q, const Kernels& kernel, int threads) {
+    const Attrs attrs{{"column", q.column}, {"tokens", q.tokens}, {"site", int64_t{5}}};
+    const Type made = outputs(q)[0];
+    Owned random({DType::i32, {4}}), out(made);
+    std::memcpy(random.tensor().data, q.random.data(), sizeof q.random);
+    const std::vector<Tensor> in = {saved.tensor(), random.tensor()}, outs = {out.tensor()};
+    const Types in_types = {saved.type(), random.type()}, out_types = {made};
+    const int64_t bytes = kernel.workspace == nullptr ? 0 : kernel.workspace({in_types, out_types, attrs, threads});
+    const Owned space({DType::f32, {bytes / 4 + 1}});
+    kernel.run({in, outs, attrs, space.tensor().as<std::byte>(), threads_of(threads)});
+    return out;
+  };
+  const Sizes sizes[] = {{1, 1, 1},       {2, 17, 1},      {48, 130, 16},   {128, 256, 128}, {96, 31, 32},
+                         {257, 272, 257}, {300, 520, 100}, {512, 300, 128}, {130, 16, 130}};
+  uint32_t site = 6000;
+  for (const Sizes& s : sizes)
+    for (const char* from : {"nvfp4 four_six=mse", "nvfp4", "nvfp4 unit"})
+      for (const std::pair<int, int>& binades : std::vector<std::pair<int, int>>{{-6, 1}, {-30, 30}, {-126, -100}}) {
+        std::vector<float> x = spread(area(s.rows, s.width), ++site, binades.first, binades.second);
+        if (site % 5 == 0) x.assign(x.size(), 0.0f);
+        if (site % 7 == 0) x[x.size() / 2] = std::nanf("");
+        const Owned saved = row_copy(Owned({DType::f32, {s.rows, s.width}}, x), from);
+        Quantization q{s.rows, s.width, s.tokens, {}, "-", "nvfp4 eden hadamard=128 stream=3 signs=17"};
+        q.random[2] = static_cast<int32_t>(2 * s.tokens);
+        const Owned want = requantized(saved, q, {requantize_ref.f32, requantize_ref.workspace}, 1);
+        for_each_kernel(requantize_cpu, [&](const Kernel& kernel, int threads) {
+          EXPECT_EQ(difference(parts_of(requantized(saved, q, {kernel.run, kernel.workspace}, threads).tensor()),
+                               parts_of(want.tensor())),
+                    "")
+              << s.rows << " x " << s.width << " in " << s.tokens << " from " << from;
+        });
+        if (HasFailure()) return;
+      }
+}
+
 TEST(QuantizeKernels, LeaveSomeCopiesToTheReference) {
   Quantization q{64, 128, 32, {}};
-  for (const char* spec :
-       {"nvfp4_2d four_six=mse", "nvfp4 eden hadamard=128 signs=16", "nvfp4_2d", "nvfp4 hadamard=64"}) {
+  for (const char* spec : {"nvfp4_2d", "nvfp4 hadamard=64", "nvfp4 hadamard=32"}) {
     q.row = spec, q.column = "-";
     q.tokens = std::string(spec) == "nvfp4_2d" ? 8 : 32;
     for (const Kernel& kernel : quantize_cpu) EXPECT_NE(refusal(kernel, q), nullptr) << spec;

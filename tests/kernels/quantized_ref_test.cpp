@@ -284,6 +284,26 @@ TEST(QuantizedRef, P18_FourOverSixOfTilesAndRows) {
   EXPECT_EQ(scales_of(w)[1], integers(tile["bytes_6_4"])[tile["chosen"] == 4]);
 }
 
+// Tiles of many widths of distribution: some take 4, some 6, and the transpose takes the same.
+TEST(QuantizedRef, P18_BothCopiesOfATileHaveItsByte) {
+  constexpr int64_t rows = 256, columns = 2048;
+  std::vector<float> x(rows * columns);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const uint32_t w = philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, 1, 18)[0];
+    const size_t tile = i / columns / 16 * (columns / 16) + i % columns / 16;
+    const int most = 20 + static_cast<int>(tile % 92);
+    x[i] = i / columns % 16 == 0 && i % 16 == 0
+               ? 7
+               : static_cast<float>(static_cast<int>(w % static_cast<uint32_t>(2 * most + 1)) - most) / 16;
+  }
+  for (const std::string kind : {"four_six=mae", "four_six=mse", "pow2 four_six=mae"}) {
+    const std::string spec = "nvfp4_2d " + kind;
+    const std::vector<Owned> both = quantize(matrix(rows, columns, x), spec, spec);
+    EXPECT_EQ(scales_of(both[1]), transposed(scales_of(both[0]), rows / 16, columns / 16)) << kind;
+    EXPECT_EQ(codes_of(both[1]), transposed(codes_of(both[0]), rows, columns)) << kind;
+  }
+}
+
 TEST(QuantizedRef, P16_PowerOfTwoScalesDoNotDependOnTheAmax) {
   const std::vector<float> z = normal(int64_t{32} * 64, "p16");
   std::vector<std::vector<float>> values;

@@ -79,26 +79,21 @@ constexpr auto adamw_squares_list = both(avx512::adamw_squares, avx2::adamw_squa
 const char* refuses_copy(const QuantSpec& spec, int64_t rows, int64_t tokens) {
   if (!spec.active()) return nullptr;
   const BlockFormat f = block_format(spec.format);
-  if (spec.rounding == Rounding::eden) return "no MS-EDEN";
-  if (spec.four_six != FourSix::off && (spec.format != DType::nvfp4 || spec.rounding != Rounding::nearest))
-    return "four-over-six of nvfp4, to nearest, only";
-  if (spec.four_six != FourSix::off && spec.tensor_scale != TensorScale::exact)
-    return "four-over-six under an exact tensor scale only";
+  if (spec.rounding == Rounding::eden) return nullptr;
   if (f.rows > 1 && rows != tokens && tokens % f.rows != 0) return "its tiles straddle no sequences";
-  const bool turns =
-      (spec.format == DType::nvfp4 && spec.hadamard == 16) || (spec.format == DType::mxfp4 && spec.hadamard == 32);
-  return spec.hadamard == 0 || turns ? nullptr : "rotates NVFP4 by 16 and MXFP4 by 32 only";
+  const bool turns = (spec.format == DType::nvfp4 && spec.hadamard == 16) ||
+                     (spec.format == DType::mxfp4 && (spec.hadamard == 32 || spec.hadamard == 64));
+  return spec.hadamard == 0 || turns ? nullptr : "rotates NVFP4 by 16 and MXFP4 by 32 and 64 only";
 }
 const char* refuses_copies(const KernelShape& s, const Type& x) {
-  const auto spec_of = [&](std::string_view name) {
-    return s.attrs.has(name) ? parse_quant_spec(s.attrs.get_string(name)) : QuantSpec{};
-  };
-  const QuantSpec row = spec_of("row"), column = spec_of("column");
+  const QuantSpec row = spec_of(s.attrs, "row"), column = spec_of(s.attrs, "column");
   const int64_t tokens = s.attrs.get_int("tokens");
   if (const char* reason = refuses_copy(row, x.rows(), tokens)) return reason;
   if (const char* reason = refuses_copy(column, x.rows(), tokens)) return reason;
-  const int one = block_format(row.format).rows, other = block_format(column.format).rows;
-  return one > 1 && other > 1 && one != other ? "tiles of one size only" : nullptr;
+  if (block_format(row.format).rows == 1 || block_format(column.format).rows == 1) return nullptr;
+  const bool alike =
+      row.format == column.format && row.four_six == column.four_six && row.tensor_scale == column.tensor_scale;
+  return alike ? nullptr : "tiles of one kind only";
 }
 constexpr std::array<Kernel, 2> quantizers(KernelRun wide, KernelRun narrow,
                                            const char* (*refuses)(const KernelShape&)) {
@@ -110,6 +105,7 @@ constexpr auto quantize_list =
 constexpr auto quantize_weights_list =
     quantizers(avx512::quantize_weights, avx2::quantize_weights,
                [](const KernelShape& s) { return refuses_copies(s, s.in[s.in.size() - 2]); });
+constexpr auto requantize_list = both(avx512::requantize, avx2::requantize);
 
 // Products of quantised operands: all terms of 4 bits under one kind of scale, or all of 8. `first`: their first
 // operand.
@@ -143,9 +139,9 @@ constexpr auto qlinear_wgrad_list =
 
 }  // namespace
 
-constinit const std::span<const Kernel> quantize_cpu = quantize_list, quantize_weights_cpu = quantize_weights_list,
-                                        qlinear_cpu = qlinear_list, qlinear_dgrad_cpu = qlinear_dgrad_list,
-                                        qlinear_wgrad_cpu = qlinear_wgrad_list;
+constinit const std::span<const Kernel> quantize_cpu = quantize_list, requantize_cpu = requantize_list,
+                                        quantize_weights_cpu = quantize_weights_list, qlinear_cpu = qlinear_list,
+                                        qlinear_dgrad_cpu = qlinear_dgrad_list, qlinear_wgrad_cpu = qlinear_wgrad_list;
 constinit const std::span<const Kernel> embedding_cpu = embedding_list, embedding_grad_cpu = embedding_grad_list,
                                         linear_cpu = linear_list, linear_dgrad_cpu = linear_dgrad_list,
                                         linear_wgrad_cpu = linear_wgrad_list, rms_norm_cpu = rms_norm_list,

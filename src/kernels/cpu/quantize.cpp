@@ -14,7 +14,7 @@
 // taken before it, as unsigned integers: NaN > Inf > finite.  Source: spec/precision.md 2, 4.
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/quantize_copy.h"
+#include "kernels/cpu/quantize_items.h"
 
 namespace nibble::NIBBLE_TARGET {
 namespace {
@@ -63,6 +63,27 @@ bool any_value(const uint8_t* codes, const uint8_t* group_bytes) {
   return false;
 }
 
+// Squares of a part of the matrix that share a scale: for groups of 16 columns the largest magnitude and, of four over
+// six, the byte.
+struct Tiles {
+  float amax[item_tokens / 16][item_columns / 16];
+  uint8_t bytes[item_tokens / 16][item_columns / 16];
+  int64_t side = 0, c = 0;
+  struct Group {
+    const float* amax;  // of this group; those of the next columns lie behind it
+    const uint8_t* byte;
+  };
+  Group at(int64_t t, int64_t column) const {
+    return {&amax[t / side][(column - c) / 16], &bytes[t / side][(column - c) / 16]};
+  }
+};
+
+// What an item holds: whether any element is not zero, and of MX copies the largest magnitudes.
+struct Seen {
+  bool value = false;
+  IntWord most = all_int(0);
+};
+
 // A segment of a row: elements c .. c + n - 1, n <= segment; x is where they begin.
 template <class T>
 struct RowSegment {
@@ -76,20 +97,23 @@ struct SegmentScales {
 };
 
 template <Scheme scheme, class T>
-void segment_scales(const Copy& q, const RowSegment<T>& at, const float* amax, SegmentScales* out) {
+void segment_scales(const Copy& q, const RowSegment<T>& at, const Tiles::Group* tile, SegmentScales* out, Seen* seen) {
   Word most = zero();
-  if (scheme != Scheme::tensor && amax == nullptr) {
+  if (scheme != Scheme::tensor && tile == nullptr) {
     const IntWord groups = at.whole() ? group_maxima<true>(at.x, 0, 1, at.n) : group_maxima<false>(at.x, 0, 1, at.n);
+    if (scheme == Scheme::mx) seen->most = most_bits(seen->most, groups);
     most = round_word(of_bits(block_maxima(groups, block_of(scheme))));
-  } else if (amax != nullptr) {
-    most = load(amax);
+  } else if (tile != nullptr) {
+    most = load(tile->amax);
   }
-  const BlockScales s = scales_of<scheme>(q, most);
+  const BlockScales s = scheme == Scheme::nvfp4 && q.spec.four_six != FourSix::off
+                            ? known_scales(q, bytes_at(tile->byte))
+                            : scales_of<scheme>(q, most);
   store(out->encode, s.encode), store_bytes(out->bytes, s.bytes);
 }
 
 template <Scheme scheme, Element element, bool whole, class T>
-void segment_codes(const Copy& q, const RowSegment<T>& at, const SegmentScales& s, bool* found) {
+void segment_codes(const Copy& q, const RowSegment<T>& at, const SegmentScales& s, Seen* seen) {
   constexpr int64_t block = block_of(scheme), width = code_bits(element) * 2;  // bytes of a group
   uint8_t random[lanes * 16], own[lanes * width];
   if constexpr (element == Element::e2m1_stochastic)
@@ -118,7 +142,7 @@ void segment_codes(const Copy& q, const RowSegment<T>& at, const SegmentScales& 
   if constexpr (scheme == Scheme::mx)
     for (int g = 0; g < lanes; ++g)
       if (s.bytes[g] == e8m0_nan) std::memset(codes + g * width, 0, width);
-  if (!*found) *found = any_value<scheme, element>(codes, s.bytes);
+  if (!seen->value) seen->value = any_value<scheme, element>(codes, s.bytes);
   if constexpr (!whole)
     std::memcpy(to, own, static_cast<size_t>(smaller(sizeof own, q.code_pitch - at.c * code_bits(element) / 8)));
   if (scheme == Scheme::tensor || (q.square() && at.row % q.format.rows != 0)) return;
@@ -132,25 +156,6 @@ void segment_codes(const Copy& q, const RowSegment<T>& at, const SegmentScales& 
 
 // ---- column copies, and rows that were turned ----
 
-// Where a block of vectors goes: lane l is vector `vector` + l, of which the first n count.
-struct Place {
-  int64_t vector, n;
-  int64_t position;  // of its first element along the vectors
-  int64_t end;       // of what is stored along them
-  Sums* sums;        // of the first block's groups of 16, those of the next `sums_pitch` on; nullptr: not known
-  int64_t sums_pitch;
-  // Of lane 0, from `position` on; the next lane's lie a pitch further.
-  uint8_t *codes = nullptr, *scales = nullptr;
-  int64_t code_pitch = 0, scale_pitch = 0;
-};
-
-// Squares of a part of the matrix that share a scale: side, and the largest magnitudes of groups of 16 columns.
-struct Tiles {
-  float amax[item_tokens / 16][item_columns / 16];
-  int64_t side = 0, c = 0;
-  const float* at(int64_t t, int64_t column) const { return &amax[t / side][(column - c) / 16]; }
-};
-
 // The words of `count` elements: load(e) is element e of every lane, not rounded. What is rotated is kept.
 template <int rotation, int count, class T, class Load>
 struct Values {
@@ -161,7 +166,7 @@ struct Values {
       const auto part = [&](int64_t e) { return load(i + e); };
       if constexpr (rotation == 16)
         rotate16<T>(part, turned + i, place.sums == nullptr ? Sums::unknown : place.sums[i / group * place.sums_pitch]);
-      if constexpr (rotation == 32) rotate32(part, turned + i);
+      if constexpr (rotation == 32 || rotation == 64) rotate_safely<rotation>(part, turned + i);
     }
   }
   Word raw(int64_t e) const {
@@ -178,29 +183,39 @@ struct Values {
   }
 };
 
-// Four over six: of each lane's two candidates the byte with the smaller error, summed in ascending order.
+// Four over six: two candidates of a block, and their errors over sixteen elements a lane, added in ascending order.
+struct Candidates {
+  IntWord six, four;
+  Candidates(const Copy& q, Word amax) {
+    const Word most = all(FLT_MAX), t = least(mul(div(amax, all(6.0f)), all(q.tensor.encode)), most);
+    six = e4m3_bytes(t), four = e4m3_bytes(least(mul(all(1.5f), t), most));
+  }
+};
+template <class F>
+Word four_six_errors(const Copy& q, IntWord bytes, const F& rounded) {
+  const Word scale = e4m3_values(bytes), encode = encode_scales(q, bytes);
+  Word sum = zero();
+  for (int64_t e = 0; e < group; ++e) {
+    const Word x = rounded(e), product = mul(e2m1_values_of(e2m1_codes(mul(absolute(x), encode), x)), scale);
+    const Word value =
+        q.tensor.exact ? div(mul(product, all(q.tensor.amax)), all(1536.0f)) : mul(product, all(q.tensor.decode));
+    const Word d = sub(value, x);
+    sum = add(sum, q.spec.four_six == FourSix::mse ? mul(d, d) : absolute(d));
+  }
+  return sum;
+}
 template <class V>
 BlockScales four_or_six(const Copy& q, const V& values, int64_t first, Word amax) {
-  const Word most = all(FLT_MAX), t = least(mul(div(amax, all(6.0f)), all(q.tensor.encode)), most);
-  const IntWord six = e4m3_bytes(t), four = e4m3_bytes(least(mul(all(1.5f), t), most));
-  const auto error_of = [&](IntWord bytes) {
-    const Word scale = e4m3_values(bytes), encode = encode_scales(q, bytes);
-    Word sum = zero();
-    for (int64_t e = first; e < first + group; ++e) {
-      const Word x = values.rounded(e), product = mul(e2m1_values_of(e2m1_codes(mul(absolute(x), encode), x)), scale);
-      const Word d = sub(div(mul(product, all(q.tensor.amax)), all(1536.0f)), x);
-      sum = add(sum, q.spec.four_six == FourSix::mse ? mul(d, d) : absolute(d));
-    }
-    return sum;
-  };
-  const IntWord bytes = select_int(less(error_of(four), error_of(six)), four, six);
-  return {bytes, encode_scales(q, bytes)};
+  const Candidates c(q, amax);
+  const auto rounded = [&](int64_t e) { return values.rounded(first + e); };
+  const Word six = four_six_errors(q, c.six, rounded), four = four_six_errors(q, c.four, rounded);
+  return known_scales(q, select_int(less(four, six), c.four, c.six));
 }
 
 // `batch` blocks of every lane, one after the other: scales first, since their divisions then overlap. tiles: of square
 // formats, else nullptr; t: the token within them.
 template <Scheme scheme, Element element, int rotation, int batch, class T, class Load>
-void lane_blocks(const Copy& q, const Load& load, const Place& place, const Tiles* tiles, int64_t t, bool* found) {
+void lane_blocks(const Copy& q, const Load& load, const Place& place, const Tiles* tiles, int64_t t, Seen* seen) {
   constexpr int64_t block = block_of(scheme);
   const Values<rotation, batch * block, T, Load> values(load, place);
   Word amax[batch];
@@ -211,12 +226,14 @@ void lane_blocks(const Copy& q, const Load& load, const Place& place, const Tile
     if (tiles == nullptr)
 #pragma GCC unroll 16
       for (int64_t e = 0; e < block; ++e) most = most_bits(most, magnitudes(values.raw(b * block + e)));
-    amax[b] = tiles != nullptr ? all(*tiles->at(t + b * block, place.vector)) : round_word(of_bits(most));
+    if (scheme == Scheme::mx) seen->most = most_bits(seen->most, most);
+    amax[b] = tiles != nullptr ? all(*tiles->at(t + b * block, place.vector).amax) : round_word(of_bits(most));
   }
 #pragma GCC unroll 4
   for (int b = 0; b < batch; ++b) {
     if (scheme == Scheme::nvfp4 && q.spec.four_six != FourSix::off)
-      s[b] = four_or_six(q, values, b * block, amax[b]);
+      s[b] = tiles != nullptr ? known_scales(q, all_int(*tiles->at(t + b * block, place.vector).byte))
+                              : four_or_six(q, values, b * block, amax[b]);
     else
       s[b] = scales_of<scheme>(q, amax[b]);
     store_bytes(bytes[b], s[b].bytes);
@@ -255,12 +272,12 @@ void lane_blocks(const Copy& q, const Load& load, const Place& place, const Tile
       pack_lanes<code_bits(element)>(code, words);
       if constexpr (scheme == Scheme::mx)
         for (int i = 0; i < count; ++i) words[i] = where_not(equal_int(own.bytes, all_int(e8m0_nan)), words[i]);
-      if (!*found) {
+      if (!seen->value) {
         IntWord any = all_int(0);
         for (int i = 0; i < count; ++i) any = bit_or(any, words[i]);
         any = bit_and(any, all_int(code_bits(element) == 4 ? 0x77777777 : 0x7F7F7F7F));
         if constexpr (scheme == Scheme::nvfp4) any = where_not(equal_int(own.bytes, all_int(0)), any);
-        *found = any_bits(any);
+        seen->value = any_bits(any);
       }
     }
     uint8_t* at = place.codes + first * code_bits(element) / 8;
@@ -277,111 +294,72 @@ void lane_blocks(const Copy& q, const Load& load, const Place& place, const Tile
   }
 }
 
-// ---- items ----
-
-// The matrix and how it is cut. Rows of a sequence are its tokens.
+// The byte of a tile of 16 x 16: errors of its rows, which are the lanes of words16 words, added by the lane tree.
 template <class T>
-struct Matrix {
-  const T* x;
-  int64_t rows, width, tokens;
-  int64_t sequences() const { return rows / tokens; }
-  const T* at(int64_t row, int64_t column) const { return x + row * width + column; }
-};
-
-// A part of one sequence: tokens t .. t + height - 1, columns c .. c + width - 1. `height` counts tokens that exist.
-struct Item {
-  int64_t sequence, t, height, c, width;
-};
-
-template <class T, class F>
-void for_items(ThreadPool& pool, const Matrix<T>& m, bool whole_rows, const F& f) {
-  const int64_t across = whole_rows ? 1 : ceil_div(m.width, item_columns), down = ceil_div(m.tokens, item_tokens);
-  run_tasks(pool, m.sequences() * down * across, m.rows * m.width, [&](int64_t task, int) {
-    Item item{};
-    item.sequence = task / (down * across), item.t = task / across % down * item_tokens;
-    item.height = smaller(item_tokens, m.tokens - item.t);
-    item.c = whole_rows ? 0 : task % across * item_columns;
-    item.width = whole_rows ? m.width : smaller(item_columns, m.width - item.c);
-    f(item);
-  });
-}
-
-template <int n>
-struct Count {
-  static constexpr int value = n;
-};
-
-// f(load, place, count) for a word of columns of an item, `batch` blocks at a time (count), the last ones singly.
-// sums: of all words of groups of 16, groups outside, or nullptr.
-template <int64_t block, int batch, class T, class F>
-void for_column_blocks(const Matrix<T>& m, const Item& item, int64_t c, int64_t sequence, Sums* sums, const F& f) {
-  const int64_t words = ceil_div(m.width, lanes), n = smaller(lanes, m.width - c), pitch = m.width;
-  for (int64_t t = item.t; t < item.t + item.height;) {
-    const T* const x = m.at(item.sequence * m.tokens + t, c);
-    const int64_t there = item.t + item.height - t;
-    Sums* const own = sums == nullptr ? nullptr : sums + (item.sequence * sequence + t) / group * words + c / lanes;
-    const Place place{c, n, item.sequence * sequence + t, (item.sequence + 1) * sequence, own, words};
-    if (n == lanes && there >= batch * block) {
-      f([=](int64_t e) { return load(x + e * pitch); }, place, Count<batch>{});
-      t += batch * block;
-    } else {
-      f([=](int64_t e) { return e < there ? load_first(x + e * pitch, n) : zero(); }, place, Count<1>{});
-      t += block;
-    }
-  }
-}
-
-// The same for rows whose blocks are rotated: `lanes` rows at a time, transposed.
-template <int64_t block, class T, class F>
-void for_turned_blocks(const Matrix<T>& m, const Item& item, const F& f) {
-  const int64_t first = item.sequence * m.tokens + item.t, length = ceil_div(m.width, block) * block;
-  for (int64_t r = 0; r < item.height; r += lanes)
-    for (int64_t c = item.c; c < item.c + item.width; c += block) {
-      const int64_t n = smaller(lanes, item.height - r), there = smaller(block, m.width - c);
-      float turned[block * lanes];
-      const T* const x = m.at(first + r, c);
-      for (int64_t k = 0; k < block; k += lanes) {
-        Word v[lanes];
-        for (int64_t l = 0; l < lanes; ++l)
-          v[l] = l >= n || k >= there ? zero()
-                 : there - k >= lanes ? load(x + l * m.width + k)
-                                      : load_first(x + l * m.width + k, there - k);
-        transpose(v);
-        for (int64_t e = 0; e < lanes; ++e) store(turned + (k + e) * lanes, v[e]);
+uint8_t tile_byte(const Copy& q, const T* x, int64_t pitch, int64_t rows, int64_t columns, float amax) {
+  Word turned[16][words16];
+  for (int w = 0; w < words16; ++w)
+    for (int64_t k = 0; k < 16; k += lanes) {
+      Word v[lanes];
+      for (int64_t l = 0; l < lanes; ++l) {
+        const int64_t r = w * lanes + l;
+        v[l] = r < rows && k < columns ? load_first(x + r * pitch + k, smaller(lanes, columns - k)) : zero();
       }
-      f([&](int64_t e) { return load(turned + e * lanes); }, Place{first + r, n, c, length, nullptr, 0}, Count<1>{});
+      transpose(v);
+      for (int64_t e = 0; e < lanes; ++e) turned[k + e][w] = rounded_finite<T>(v[e]);
     }
+  const Candidates c(q, all(amax));
+  const auto error = [&](IntWord bytes) {
+    Lanes16 rows_of;
+    for (int w = 0; w < words16; ++w) rows_of.w[w] = four_six_errors(q, bytes, [&](int64_t e) { return turned[e][w]; });
+    return lane_sum(rows_of);
+  };
+  uint8_t bytes[2][lanes];
+  store_bytes(bytes[0], c.six), store_bytes(bytes[1], c.four);
+  return bytes[error(c.four) < error(c.six)][0];
 }
 
+// Returns the largest magnitudes of the item. q: a copy in these tiles.
 template <class T>
-void fill_tiles(const Matrix<T>& m, const Item& item, int64_t side, Tiles* tiles) {
+IntWord fill_tiles(const Matrix<T>& m, const Item& item, const Copy& q, Tiles* tiles) {
+  const int64_t side = q.format.rows;
+  IntWord most = all_int(0);
   tiles->side = side, tiles->c = item.c;
+  std::memset(tiles->bytes, 0, sizeof tiles->bytes);
   for (int64_t t = 0; t < item.height; t += side)
     for (int64_t c = 0; c < item.width; c += segment) {
       const T* const x = m.at(item.sequence * m.tokens + item.t + t, item.c + c);
       const int64_t n = smaller(segment, item.width - c), rows = smaller(side, item.height - t);
       const IntWord groups =
           n == segment ? group_maxima<true>(x, m.width, rows, n) : group_maxima<false>(x, m.width, rows, n);
-      store(&tiles->amax[t / side][c / 16], round_word(of_bits(block_maxima(groups, side))));
+      most = most_bits(most, groups);
+      float* const amax = &tiles->amax[t / side][c / 16];
+      store(amax, round_word(of_bits(block_maxima(groups, side))));
+      if (q.spec.four_six == FourSix::off) continue;
+      for (int64_t g = 0; g * group < n; ++g)
+        tiles->bytes[t / side][c / 16 + g] =
+            tile_byte(q, x + g * group, m.width, rows, smaller(group, n - g * group), amax[g]);
     }
+  return most;
 }
 
 template <Scheme scheme, Element element, class T>
-void make_rows(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, bool* found) {
+void make_rows(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, Seen* seen) {
   constexpr int batch = 4;  // the scales of one segment wait for divisions; those of several overlap
   RowSegment<T> segments[batch];
   SegmentScales scales[batch];
   int n = 0;
   const auto finish = [&] {
-    for (int i = 0; i < n; ++i)
-      segment_scales<scheme>(q, segments[i],
-                             tiles == nullptr ? nullptr : tiles->at(segments[i].row % m.tokens - item.t, segments[i].c),
-                             &scales[i]);
+    for (int i = 0; i < n; ++i) {
+      Tiles::Group tile{};
+      if (tiles != nullptr) tile = tiles->at(segments[i].row % m.tokens - item.t, segments[i].c);
+      segment_scales<scheme>(q, segments[i], tiles == nullptr ? nullptr : &tile, &scales[i], seen);
+    }
     for (int i = 0; i < n; ++i) {
       if (segments[i].whole())
-        segment_codes<scheme, element, true>(q, segments[i], scales[i], found);
+        segment_codes<scheme, element, true>(q, segments[i], scales[i], seen);
       else
-        segment_codes<scheme, element, false>(q, segments[i], scales[i], found);
+        segment_codes<scheme, element, false>(q, segments[i], scales[i], seen);
     }
     n = 0;
   };
@@ -397,18 +375,20 @@ void make_rows(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles*
 
 // Codes and scales of an item's column gather in a line of their own, then go to their places, which lie far apart.
 template <Scheme scheme, Element element, int rotation, class T>
-void make_columns(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, bool* found) {
+void make_columns(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, Seen* seen) {
   constexpr int64_t block = block_of(scheme), line = item_tokens * code_bits(element) / 8;
-  constexpr int batch = block == 16 ? 4 : block == 32 ? 2 : 1;
-  const int64_t blocks = ceil_div(item.height, block), position = item.sequence * q.sequence + item.t;
+  constexpr int64_t unit = unit_of(scheme, rotation);
+  constexpr int batch = 64 / unit > 0 ? 64 / unit : 1;
+  const int64_t blocks = ceil_div(item.height, unit) * (unit / block);
+  const int64_t position = item.sequence * q.sequence + item.t;
   const int64_t bytes = smaller(blocks * block, q.sequence - item.t) * code_bits(element) / 8;
   for (int64_t c = item.c; c < item.c + item.width; c += lanes) {
     alignas(64) uint8_t codes[lanes * line], scales[lanes * item_tokens / block];
-    for_column_blocks<block, batch>(m, item, c, q.sequence, q.sums, [&](const auto& read, Place place, auto count) {
+    for_column_blocks<unit, batch>(m, item, c, q.sequence, q.sums, [&](const auto& read, Place place, auto count) {
       const int64_t t = place.position - position;
       place.codes = codes + t * code_bits(element) / 8, place.code_pitch = line;
       place.scales = scales + t / block, place.scale_pitch = item_tokens / block;
-      lane_blocks<scheme, element, rotation, decltype(count)::value, T>(q, read, place, tiles, t, found);
+      lane_blocks<scheme, element, rotation, decltype(count)::value * unit / block, T>(q, read, place, tiles, t, seen);
     });
     const int64_t n = smaller(lanes, m.width - c);
     uint8_t* to = q.codes + c * q.code_pitch + position * code_bits(element) / 8;
@@ -426,40 +406,44 @@ void make_columns(const Matrix<T>& m, const Item& item, const Copy& q, const Til
 }
 
 template <Scheme scheme, Element element, int rotation, class T>
-void make_turned(const Matrix<T>& m, const Item& item, const Copy& q, bool* found) {
-  for_turned_blocks<block_of(scheme)>(m, item, [&](const auto& read, Place place, auto count) {
+void make_turned(const Matrix<T>& m, const Item& item, const Copy& q, Seen* seen) {
+  constexpr int64_t unit = unit_of(scheme, rotation);
+  for_turned_blocks<unit>(m, item, [&](const auto& read, Place place, auto count) {
     place.codes = q.codes + place.vector * q.code_pitch + place.position * code_bits(element) / 8;
     place.scales = q.scales + place.vector * q.scale_pitch + place.position / block_of(scheme);
     place.code_pitch = q.code_pitch, place.scale_pitch = q.scale_pitch;
-    lane_blocks<scheme, element, rotation, decltype(count)::value, float>(q, read, place, nullptr, 0, found);
+    lane_blocks<scheme, element, rotation, decltype(count)::value * unit / block_of(scheme), float>(q, read, place,
+                                                                                                    nullptr, 0, seen);
   });
 }
 
 template <bool column, Scheme scheme, Element element, class T>
-void make_item(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, bool* found) {
-  constexpr int rotation = scheme == Scheme::nvfp4 ? 16 : 32;
-  constexpr bool rotates = scheme == Scheme::nvfp4 || (scheme == Scheme::mx && code_bits(element) == 4);
-  if constexpr (rotates) {
-    if (q.spec.hadamard == rotation) {
-      if constexpr (column)
-        return make_columns<scheme, element, rotation>(m, item, q, nullptr, found);
-      else
-        return make_turned<scheme, element, rotation>(m, item, q, found);
-    }
+void make_item(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, Seen* seen) {
+  const auto rotated = [&]<int rotation>() {
+    if constexpr (column)
+      make_columns<scheme, element, rotation>(m, item, q, nullptr, seen);
+    else
+      make_turned<scheme, element, rotation>(m, item, q, seen);
+  };
+  if constexpr (scheme == Scheme::nvfp4)
+    if (q.spec.hadamard == 16) return rotated.template operator()<16>();
+  if constexpr (scheme == Scheme::mx && code_bits(element) == 4) {
+    if (q.spec.hadamard == 32) return rotated.template operator()<32>();
+    if (q.spec.hadamard == 64) return rotated.template operator()<64>();
   }
   if constexpr (column)
-    make_columns<scheme, element, 0>(m, item, q, tiles, found);
-  else if (scheme == Scheme::nvfp4 && q.spec.four_six != FourSix::off)
-    make_turned<scheme, element, 0>(m, item, q, found);
+    make_columns<scheme, element, 0>(m, item, q, tiles, seen);
+  else if (scheme == Scheme::nvfp4 && q.spec.four_six != FourSix::off && tiles == nullptr)
+    make_turned<scheme, element, 0>(m, item, q, seen);
   else
-    make_rows<scheme, element>(m, item, q, tiles, found);
+    make_rows<scheme, element>(m, item, q, tiles, seen);
 }
 
 template <bool column, class T>
-void make_copy(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, bool* found) {
+void make_copy(const Matrix<T>& m, const Item& item, const Copy& q, const Tiles* tiles, Seen* seen) {
   const bool stochastic = q.spec.rounding == Rounding::stochastic;
   const auto make = [&]<Scheme scheme, Element element>() {
-    make_item<column, scheme, element>(m, item, q, tiles, found);
+    make_item<column, scheme, element>(m, item, q, tiles, seen);
   };
   using enum Scheme;
   using enum Element;
@@ -493,8 +477,8 @@ uint32_t plain_most(ThreadPool& pool, const Matrix<T>& m) {
   return most;
 }
 
-// Takes the largest magnitudes of an item of columns or rows that are rotated; plain: of what is not, by 16 only.
-template <int rotation, class T>
+// Takes the largest magnitudes of an item of columns or rows that are rotated; plain: of what is not.
+template <class T>
 void rotated_most(const Matrix<T>& m, const Item& item, Copy* q, bool column, uint32_t* plain) {
   IntWord most = all_int(0), most_plain = most;
   const auto take = [&](const RotatedMaxima& maxima) {
@@ -502,18 +486,15 @@ void rotated_most(const Matrix<T>& m, const Item& item, Copy* q, bool column, ui
     return maxima.sums;
   };
   if (column)
-    for (int64_t t = item.t; t < item.t + item.height; t += rotation) {  // along the rows, as the hardware expects
-      const Item strip{item.sequence, t, smaller(rotation, item.t + item.height - t), item.c, item.width};
+    for (int64_t t = item.t; t < item.t + item.height; t += group) {  // along the rows, as the hardware expects
+      const Item strip{item.sequence, t, smaller(group, item.t + item.height - t), item.c, item.width};
       for (int64_t c = item.c; c < item.c + item.width; c += lanes)
-        for_column_blocks<rotation, 1>(m, strip, c, q->sequence, q->sums,
-                                       [&](const auto& read, const Place& place, auto) {
-                                         const Sums sums = take(rotated_maxima<rotation, T>(read));
-                                         if (rotation == 16) *place.sums = sums;
-                                       });
+        for_column_blocks<group, 1>(m, strip, c, q->sequence, q->sums, [&](const auto& read, const Place& place, auto) {
+          *place.sums = take(rotated_maxima<T>(read));
+        });
     }
   else
-    for_turned_blocks<rotation>(
-        m, item, [&](const auto& read, const Place&, auto) { take(rotated_maxima<rotation, float>(read)); });
+    for_turned_blocks<group>(m, item, [&](const auto& read, const Place&, auto) { take(rotated_maxima<float>(read)); });
   raise(q->most, reduce_most(most)), raise(*plain, reduce_most(most_plain));
 }
 
@@ -522,18 +503,13 @@ void find_most(ThreadPool& pool, const Matrix<T>& m, Copy* row, Copy* column) {
   uint32_t plain = 0;
   bool known = false;
   for (Copy* q : {row, column}) {
-    if (!q->active || q->spec.hadamard == 0) continue;
+    if (!q->active || q->spec.hadamard != 16) continue;
     const bool whole_rows = m.rows >= 4 * item_tokens * pool.size();
-    for_items(pool, m, whole_rows, [&](const Item& item) {
-      if (q->spec.hadamard == 16)
-        rotated_most<16>(m, item, q, q == column, &plain);
-      else
-        rotated_most<32>(m, item, q, q == column, &plain);
-    });
-    known = known || q->spec.hadamard == 16;
+    for_items(pool, m, whole_rows, [&](const Item& item) { rotated_most(m, item, q, q == column, &plain); });
+    known = true;
   }
   for (Copy* q : {row, column}) {
-    if (!q->active || q->spec.hadamard != 0) continue;
+    if (!q->active || q->spec.hadamard != 0 || q->mx()) continue;
     if (!known) plain = plain_most(pool, m), known = true;
     q->most = magnitude_bits(widen(round_bf16(std::bit_cast<float>(plain))));
   }
@@ -541,73 +517,41 @@ void find_most(ThreadPool& pool, const Matrix<T>& m, Copy* row, Copy* column) {
 
 // ---- the whole ----
 
-// The header and what follows from the largest magnitude. false: the tensor is poisoned, and all of it written.
-bool begin(Copy& q, float delayed) {
-  QuantizedHeader& h = *q.header;
-  h = {.amax = stored_amax(q.most), .decode = 1, .saved = 1, .by_amax = 0, .blank = q.most != 0};
-  const QuantSpec& spec = q.spec;
-  if (q.nvfp4()) {
-    const bool four_six = spec.four_six != FourSix::off;
-    Nvfp4Rule rule = four_six ? nvfp4_four_six : nvfp4_standard;
-    rule.pow2 = spec.tensor_scale == TensorScale::pow2, rule.unit = spec.tensor_scale == TensorScale::unit;
-    q.tensor = nvfp4_scale(h.amax, rule);
-    h.decode = q.tensor.decode, h.by_amax = !four_six && !rule.pow2 && !rule.unit;
-  } else if (!q.format.scales) {
-    const float largest = spec.format == DType::e5m2 ? e5m2_max : e4m3_max;
-    q.element_scale = spec.tensor_scale == TensorScale::delayed
-                          ? delayed
-                          : fp8_scale(h.amax, largest, spec.tensor_scale == TensorScale::pow2);
-    h.decode = 1 / q.element_scale;
-  }
-  if (h.amax == h.amax) return true;
-  h.blank = 0;
-  if (q.mx()) return true;  // only the blocks at fault are poisoned
-  std::memset(q.codes, 0, static_cast<size_t>(q.rows * q.code_pitch));
-  std::memset(q.scales, q.nvfp4() ? e4m3_nan : e8m0_nan, static_cast<size_t>(q.scale_rows * q.scale_pitch));
-  h.decode = h.amax;
-  return false;
-}
-
-QuantSpec spec_of(const Attrs& attrs, std::string_view name) {
-  return attrs.has(name) ? parse_quant_spec(attrs.get_string(name)) : QuantSpec{};
-}
-
 template <class T>
 void make_copies(const KernelCall& c, const Tensor& x, const int32_t* random, float delayed) {
   const Matrix<T> m{x.as<T>(), x.type.rows(), x.dim(-1), c.attrs.get_int("tokens")};
-  Copy row, column;
-  row.spec = spec_of(c.attrs, "row"), column.spec = spec_of(c.attrs, "column");
-  size_t k = 0;
-  for (Copy* q : {&row, &column}) {
-    if (!q->spec.active()) continue;
-    q->open(c.out[k++]);
-  }
-  row.per_vector = ceil_div(row.spec.hadamard > 0 ? filled(row.spec, m.width) : m.width, group), row.per_block = 1;
-  row.first = random[2] * row.per_vector;
-  if (column.active) {
-    column.sequence = filled(column.spec, m.tokens);
-    column.per_vector = 1, column.per_block = m.width;
-    column.first = random[2] / m.tokens * column.sequence / group * m.width;
-  }
-  for (Copy* q : {&row, &column})  // lanes are groups of a row, or vectors
-    q->key = PhiloxKey(static_cast<uint32_t>(random[0]), static_cast<uint32_t>(c.attrs.get_int("site")),
-                       static_cast<uint32_t>(random[1]), q->spec.stream,
-                       q == &row && row.spec.hadamard == 0 ? 1 : q->per_vector);
+  const QuantSpec row_spec = spec_of(c.attrs, "row");
+  Copy row = row_copy(c, row_spec, c.out.data(), m.width, random);
+  Copy column = column_copy(c, spec_of(c.attrs, "column"), c.out.data() + (row.active ? 1 : 0), m.width, random);
+  for (Copy* q : {&row, &column})
+    if (q->spec.rounding == Rounding::eden) make_eden(c.pool, m, q, q == &column), q->active = false;
+  if (!row.active && !column.active) return;
   if (column.spec.hadamard == 16) column.sums = reinterpret_cast<Sums*>(c.workspace);
   find_most(c.pool, m, &row, &column);
-  const bool rows = row.active && begin(row, delayed), columns = column.active && begin(column, delayed);
-  if (!rows && !columns) return;
-  const int64_t side = rows && row.square() ? row.format.rows : columns && column.square() ? column.format.rows : 0;
-  const bool along = !columns && side == 0 && row.spec.hadamard == 0 && row.spec.four_six == FourSix::off;
+  // What MX copies are made of is known only afterwards; it decides nothing but their headers.
+  for (Copy* q : {&row, &column})
+    if (q->active && !q->mx()) q->active = q->begin(delayed);
+  if (!row.active && !column.active) return;
+  const Copy* const square = row.active && row.square() ? &row : column.active && column.square() ? &column : nullptr;
+  const bool along = !column.active && square == nullptr && row.spec.hadamard == 0 && row.spec.four_six == FourSix::off;
   for_items(c.pool, m, along, [&](const Item& item) {
-    bool found_row = false, found_column = false;
     Tiles tiles;
-    if (side > 0) fill_tiles(m, item, side, &tiles);
-    if (rows) make_copy<false>(m, item, row, row.square() ? &tiles : nullptr, &found_row);
-    if (columns) make_copy<true>(m, item, column, column.square() ? &tiles : nullptr, &found_column);
-    if (found_row) __atomic_store_n(&row.header->blank, 0u, __ATOMIC_RELAXED);
-    if (found_column) __atomic_store_n(&column.header->blank, 0u, __ATOMIC_RELAXED);
+    Seen of_tiles;
+    if (square != nullptr) of_tiles.most = fill_tiles(m, item, *square, &tiles);
+    const auto make = [&]<bool is_column>(Copy& q) {
+      Seen seen = q.square() ? of_tiles : Seen{};
+      make_copy<is_column>(m, item, q, q.square() ? &tiles : nullptr, &seen);
+      if (seen.value) __atomic_store_n(&q.found, true, __ATOMIC_RELAXED);
+      if (q.mx()) raise(q.most, reduce_most(seen.most));
+    };
+    if (row.active) make.template operator()<false>(row);
+    if (column.active) make.template operator()<true>(column);
   });
+  for (Copy* q : {&row, &column}) {
+    if (!q->active) continue;
+    if (q->mx()) q->most = magnitude_bits(widen(round_bf16(std::bit_cast<float>(q->most)))), q->begin(delayed);
+    if (q->found) q->header->blank = 0;
+  }
 }
 
 }  // namespace

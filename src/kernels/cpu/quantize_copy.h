@@ -1,11 +1,11 @@
 // What the quantisers of quantize.cpp know of a copy that they make: where its parts lie, and the scale of its blocks.
 #pragma once
-#include "core/quant_spec.h"
+#include "core/kernel.h"
 #include "core/quantized.h"
+#include "kernels/cpu/gemm_pack.h"  // ceil_div
 #include "kernels/cpu/quantize_words.h"
-#include "numerics/fp8_scaling.h"
+#include "kernels/tensor_scale.h"
 #include "numerics/mx.h"
-#include "numerics/nvfp4.h"
 
 namespace nibble::NIBBLE_TARGET {
 
@@ -17,6 +17,8 @@ enum class Scheme { nvfp4, mx, fp8_block, tensor };  // where a block's scale co
 enum class Element { e2m1, e2m1_stochastic, e4m3, e5m2 };
 
 constexpr int64_t block_of(Scheme s) { return s == Scheme::mx ? 32 : s == Scheme::fp8_block ? 128 : 16; }
+/// Elements that are made together: whole blocks and whole rotations.
+constexpr int64_t unit_of(Scheme s, int rotation) { return rotation > block_of(s) ? rotation : block_of(s); }
 constexpr int code_bits(Element e) { return e == Element::e2m1 || e == Element::e2m1_stochastic ? 4 : 8; }
 
 // One copy being made.
@@ -29,6 +31,7 @@ struct Copy {
   int64_t code_pitch = 0, scale_pitch = 0, scale_rows = 0, rows = 0;
   int64_t sequence = 0;  // column copies: tokens of a sequence with the fill
   uint32_t most = 0;     // bits of the largest magnitude
+  bool found = false;    // an element that is not zero
   Sums* sums = nullptr;  // of columns rotated by 16, found in the first visit
   Nvfp4Scale tensor{};
   float element_scale = 1;
@@ -45,14 +48,54 @@ struct Copy {
     rows = layout.rows, format = block_format(t.type.dtype);
     active = true;
   }
+  PhiloxKey key_of(const Attrs& attrs, const int32_t* random, int64_t stride) const {
+    return {static_cast<uint32_t>(random[0]), static_cast<uint32_t>(attrs.get_int("site")),
+            static_cast<uint32_t>(random[1]), spec.stream, stride};
+  }
   bool square() const { return format.rows > 1; }
-  bool nvfp4() const { return spec.format == DType::nvfp4 || spec.format == DType::nvfp4_2d; }
-  bool mx() const {
-    return spec.format == DType::mxfp4 || spec.format == DType::mxfp4_2d || spec.format == DType::mxfp8;
+  bool nvfp4() const { return is_nvfp4(spec); }
+  bool mx() const { return is_mx(spec); }
+  /// The header and what follows from the largest magnitude. false: the tensor is poisoned, and all of it written.
+  bool begin(float delayed) {
+    const TensorScales s = write_header(spec, most, delayed, header);
+    tensor = s.nvfp4, element_scale = s.element;
+    if (!s.poisoned) return true;
+    std::memset(codes, 0, static_cast<size_t>(rows * code_pitch));
+    std::memset(scales, poison_byte(spec), static_cast<size_t>(scale_rows * scale_pitch));
+    return false;
   }
 };
 
-void raise(uint32_t& most, uint32_t bits) {
+/// The row copy of rows of `width` numbers, the first of them random[2] of the whole batch; inactive if `spec` is.
+inline Copy row_copy(const KernelCall& c, const QuantSpec& spec, const Tensor* to, int64_t width,
+                     const int32_t* random) {
+  Copy q;
+  q.spec = spec;
+  if (!spec.active()) return q;
+  q.open(*to);
+  q.per_vector = ceil_div(spec.hadamard > 0 ? filled(spec, width) : width, group), q.per_block = 1;
+  q.first = random[2] * q.per_vector;
+  // Lanes are groups of a row, or rows that were turned.
+  const bool turned = spec.hadamard != 0 || spec.four_six != FourSix::off;
+  q.key = q.key_of(c.attrs, random, turned ? q.per_vector : 1);
+  return q;
+}
+/// The same of its columns.
+inline Copy column_copy(const KernelCall& c, const QuantSpec& spec, const Tensor* to, int64_t width,
+                        const int32_t* random) {
+  Copy q;
+  q.spec = spec;
+  if (!spec.active()) return q;
+  q.open(*to);
+  const int64_t tokens = c.attrs.get_int("tokens");
+  q.sequence = filled(spec, tokens);
+  q.per_vector = 1, q.per_block = width;
+  q.first = random[2] / tokens * q.sequence / group * width;
+  q.key = q.key_of(c.attrs, random, 1);
+  return q;
+}
+
+inline void raise(uint32_t& most, uint32_t bits) {
   uint32_t old = __atomic_load_n(&most, __ATOMIC_RELAXED);
   while (bits > old && !__atomic_compare_exchange_n(&most, &old, bits, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
@@ -65,9 +108,11 @@ struct BlockScales {
   Word encode;  // what elements are multiplied with
 };
 
-Word encode_scales(const Copy& q, IntWord e4m3) {  // of NVFP4
+inline Word encode_scales(const Copy& q, IntWord e4m3) {  // of NVFP4
   return least(div(all(1.0f), mul(e4m3_values(e4m3), all(q.tensor.decode))), all(FLT_MAX));
 }
+
+inline BlockScales known_scales(const Copy& q, IntWord e4m3) { return {e4m3, encode_scales(q, e4m3)}; }
 
 // Of blocks with these maxima (rounded to BF16), one a lane.
 template <Scheme scheme>
@@ -75,7 +120,7 @@ BlockScales scales_of(const Copy& q, Word amax) {
   const Word most = all(FLT_MAX);
   if constexpr (scheme == Scheme::nvfp4) {
     const IntWord bytes = e4m3_bytes(least(mul(amax, all(q.tensor.multiplier)), most));
-    return {bytes, encode_scales(q, bytes)};
+    return known_scales(q, bytes);
   } else if constexpr (scheme == Scheme::mx) {
     const bool eight = q.format.bits == 8;
     const IntWord bytes =

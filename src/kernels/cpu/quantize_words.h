@@ -41,6 +41,13 @@ inline IntWord truncated(Word a) { return _mm512_cvttps_epi32(a); }
 inline uint32_t reduce_most(IntWord a) { return _mm512_reduce_max_epu32(a); }
 inline IntWord load_int(const void* p) { return _mm512_loadu_si512(p); }
 inline void store_int(void* p, IntWord a) { _mm512_storeu_si512(p, a); }
+/// The 4-bit codes of `lanes` elements: the low bits of each lane, garbage above.
+inline IntWord codes_at(const uint8_t* p) {
+  const __m512i both = _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m512i halves =
+      _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), both);
+  return _mm512_srlv_epi32(halves, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
+}
 inline IntWord add_wide(IntWord a, IntWord b) { return _mm512_add_epi64(a, b); }
 inline IntWord all_wide(uint64_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
 inline IntWord bytes_at(const uint8_t* p) {
@@ -116,6 +123,12 @@ inline uint32_t reduce_most(IntWord a) {
 }
 inline IntWord load_int(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline void store_int(void* p, IntWord a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
+/// The 4-bit codes of `lanes` elements: the low bits of each lane, garbage above.
+inline IntWord codes_at(const uint8_t* p) {
+  int32_t eight;
+  std::memcpy(&eight, p, 4);
+  return _mm256_srlv_epi32(_mm256_set1_epi32(eight), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+}
 inline IntWord add_wide(IntWord a, IntWord b) { return _mm256_add_epi64(a, b); }
 inline IntWord all_wide(uint64_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
 inline IntWord bytes_at(const uint8_t* p) {
@@ -339,9 +352,11 @@ template <int n, bool finite>
 #pragma GCC unroll 16
     for (int e = 0; e < n; ++e) t[e] = half_of(from[e], half);
     wide_stage<n, 1>(t), wide_stage<n, 2>(t), wide_stage<n, 4>(t), wide_stage<n, 8>(t);
-    if constexpr (n == 32) wide_stage<n, 16>(t);
+    if constexpr (n >= 32) wide_stage<n, 16>(t);
+    if constexpr (n == 64) wide_stage<n, 32>(t);
 #pragma GCC unroll 16
-    for (int e = 0; e < n; ++e) halves[half][e] = odd_f32(t[e], n == 16 ? 0.25 : 0x1.6a09e667f3bcdp-3);
+    for (int e = 0; e < n; ++e)
+      halves[half][e] = odd_f32(t[e], n == 16 ? 0.25 : n == 32 ? 0x1.6a09e667f3bcdp-3 : 0.125);
   }
 #pragma GCC unroll 16
   for (int e = 0; e < n; ++e) {
@@ -405,36 +420,33 @@ inline void rotate16(const Load& load, Word* v, Sums sums) {
 #pragma GCC unroll 16
   for (int e = 0; e < 16; ++e) v[e] = rounded_finite<float>(fma(v[e], all(0.25f), zero()));
 }
-template <class Load>
-inline void rotate32(const Load& load, Word* v) {
-  load_signed_safely<32>(load, v);
-  rotate_in_f64<32, false>(v, v);
+/// Rotated groups of n, NaN and Inf kept.
+template <int n, class Load>
+inline void rotate_safely(const Load& load, Word* v) {
+  load_signed_safely<n>(load, v);
+  rotate_in_f64<n, false>(v, v);
 }
 
-/// Of one word's groups: the largest magnitudes as they are (rotation 16 only) and rotated, NaN > Inf > finite.
+/// Of one word's groups of 16: the largest magnitudes as they are and rotated, NaN > Inf > finite.
 struct RotatedMaxima {
   IntWord plain, rotated;
   Sums sums;
 };
-template <int n, class T, class Load>
+template <class T, class Load>
 inline RotatedMaxima rotated_maxima(const Load& load) {
-  Word v[n];
+  Word v[16];
   RotatedMaxima m{all_int(0), all_int(0), Sums::in_f64};
-  if constexpr (n == 16) {
-    if (load_checked<T>(load, v, &m.plain)) {
-      butterfly16(v);
+  if (load_checked<T>(load, v, &m.plain)) {
+    butterfly16(v);
 #pragma GCC unroll 16
-      for (int e = 0; e < 16; ++e) m.rotated = most_bits(m.rotated, magnitudes(v[e]));
-      m.rotated = bits_of(rounded_finite<float>(mul(of_bits(m.rotated), all(0.25f))));
-      m.sums = Sums::in_f32;
-      return m;
-    }
-    if (any_bits(where_not(more_int(all_int(0x7f000000), m.plain), all_int(1)))) load_signed_safely<16>(load, v);
-    rotate_in_f64<16, false>(v, v);
-  } else {
-    rotate32(load, v);
+    for (int e = 0; e < 16; ++e) m.rotated = most_bits(m.rotated, magnitudes(v[e]));
+    m.rotated = bits_of(rounded_finite<float>(mul(of_bits(m.rotated), all(0.25f))));
+    m.sums = Sums::in_f32;
+    return m;
   }
-  for (int e = 0; e < n; ++e) m.rotated = most_bits(m.rotated, magnitudes(v[e]));
+  if (any_bits(where_not(more_int(all_int(0x7f000000), m.plain), all_int(1)))) load_signed_safely<16>(load, v);
+  rotate_in_f64<16, false>(v, v);
+  for (int e = 0; e < 16; ++e) m.rotated = most_bits(m.rotated, magnitudes(v[e]));
   return m;
 }
 

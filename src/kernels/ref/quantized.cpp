@@ -7,8 +7,8 @@
 #include "core/philox.h"
 #include "core/quant_spec.h"
 #include "core/quantized.h"
+#include "kernels/tensor_scale.h"
 #include "numerics/eden.h"
-#include "numerics/fp8_scaling.h"
 #include "numerics/hadamard.h"
 #include "numerics/mx.h"
 #include "numerics/nvfp4.h"
@@ -31,6 +31,7 @@ struct Bits {
 // The vectors that a copy's blocks run along: row i of the result is vector i, of `length` values with the fill.
 struct Source {
   int64_t vectors, length;
+  bool columns;         // of x
   int64_t first_group;  // of 128, along the vectors, in the whole batch
   Bits bits;
   const void* context;
@@ -51,18 +52,6 @@ void load_vector(const Source& s, const QuantSpec& spec, int64_t i, float* v) {
     hadamard_to_bf16(v + j, spec.hadamard, rht16_signs, turned);
     for (int k = 0; k < spec.hadamard; ++k) v[j + k] = widen(turned[k]);
   }
-}
-
-Nvfp4Rule rule_of(const QuantSpec& spec) {
-  Nvfp4Rule rule = spec.rounding == Rounding::eden ? nvfp4_eden
-                   : spec.four_six != FourSix::off ? nvfp4_four_six
-                                                   : nvfp4_standard;
-  rule.pow2 = spec.tensor_scale == TensorScale::pow2, rule.unit = spec.tensor_scale == TensorScale::unit;
-  return rule;
-}
-
-float largest_element(DType format) {
-  return block_format(format).bits == 4 ? e2m1_max : format == DType::e5m2 ? e5m2_max : e4m3_max;
 }
 
 float amax_of(const float* v, int64_t n) {
@@ -88,19 +77,12 @@ class Quantizer {
       load_vector(s_, spec_, i, v_);
       most = std::max(most, magnitude_bits(amax_of(v_, s_.length)));
     }
-    QuantizedHeader& h = to_.header();
-    h = {.amax = stored_amax(most), .decode = 1, .saved = 1, .by_amax = 0, .blank = most != 0};
-    tensor_scale(h, scale);
-    const int64_t codes = to_.layout.scales - to_.layout.codes, scales = to_.layout.bytes - to_.layout.scales;
-    std::memset(to_.base + to_.layout.codes, 0, static_cast<size_t>(codes));
-    const bool poisoned = h.amax != h.amax;
-    if (poisoned) h.blank = 0;
-    if (poisoned && !is_mx()) {
-      h.decode = h.amax;
-      std::memset(to_.base + to_.layout.scales, is_nvfp4() ? e4m3_nan : e8m0_nan, static_cast<size_t>(scales));
-      return;
-    }
-    std::memset(to_.base + to_.layout.scales, 0, static_cast<size_t>(scales));
+    const TensorScales scales = write_header(spec_, most, scale, &to_.header());
+    tensor_ = scales.nvfp4, element_scale_ = scales.element;
+    std::memset(to_.base + to_.layout.codes, 0, static_cast<size_t>(to_.layout.scales - to_.layout.codes));
+    std::memset(to_.base + to_.layout.scales, scales.poisoned ? poison_byte(spec_) : 0,
+                static_cast<size_t>(to_.layout.bytes - to_.layout.scales));
+    if (scales.poisoned) return;
     const int64_t rows = to_.format.rows;
     for (int64_t i = 0; i < s_.vectors; i += rows) {
       const int64_t n = std::min(rows, s_.vectors - i);
@@ -114,33 +96,14 @@ class Quantizer {
   }
 
  private:
-  bool is_mx() const {
-    return spec_.format == DType::mxfp4 || spec_.format == DType::mxfp4_2d || spec_.format == DType::mxfp8;
-  }
-  bool is_nvfp4() const { return spec_.format == DType::nvfp4 || spec_.format == DType::nvfp4_2d; }
-
-  void tensor_scale(QuantizedHeader& h, float delayed) {
-    if (is_nvfp4()) {
-      const Nvfp4Rule rule = rule_of(spec_);
-      tensor_ = nvfp4_scale(h.amax, rule);
-      h.decode = tensor_.decode;
-      h.by_amax = spec_.rounding != Rounding::eden && spec_.four_six == FourSix::off && !rule.pow2 && !rule.unit;
-    } else if (!to_.format.scales) {
-      element_scale_ = spec_.tensor_scale == TensorScale::delayed
-                           ? delayed
-                           : fp8_scale(h.amax, largest_element(spec_.format), spec_.tensor_scale == TensorScale::pow2);
-      h.decode = 1 / element_scale_;
-    }
-  }
-
   // The scale byte of a block and what its elements are multiplied with.
   std::pair<int, float> block_scale(int64_t n, int64_t j, float amax) const {
-    if (is_nvfp4()) {
+    if (is_nvfp4(spec_)) {
       const int byte = spec_.four_six == FourSix::off ? nvfp4_block_scale(amax, tensor_) : four_or_six(n, j, amax);
       return {byte, nvfp4_encode_scale(byte, tensor_)};
     }
     if (!to_.format.scales) return {0, element_scale_};
-    if (is_mx()) {
+    if (is_mx(spec_)) {
       const int byte = block_format(spec_.format).bits == 8 ? mxfp8_e4m3_scale(amax)
                        : spec_.floor_scale                  ? mxfp4_floor_scale(amax)
                                                             : mxfp4_scale(amax);
@@ -154,12 +117,16 @@ class Quantizer {
   int four_or_six(int64_t n, int64_t j, float amax) const {
     const auto [six, four] = four_six_bytes(amax, tensor_);
     const FourSixError kind = spec_.four_six == FourSix::mse ? FourSixError::mse : FourSixError::mae;
+    const int64_t width = std::min<int64_t>(16, s_.length - j * 16);
+    // A tile's rows are those of x in both copies, so that both have the same byte.
+    const bool across = s_.columns && to_.format.rows > 1;
+    const int64_t lines = across ? width : n, count = across ? n : width;
     float error6[16] = {}, error4[16] = {};
-    for (int64_t k = 0; k < n; ++k) {
-      const float* x = v_ + k * s_.length + j * 16;
-      const int width = static_cast<int>(std::min<int64_t>(16, s_.length - j * 16));
-      error6[k] = four_six_error(x, width, six, tensor_, kind),
-      error4[k] = four_six_error(x, width, four, tensor_, kind);
+    for (int64_t k = 0; k < lines; ++k) {
+      float x[16];
+      for (int64_t e = 0; e < count; ++e) x[e] = v_[(across ? e : k) * s_.length + j * 16 + (across ? k : e)];
+      error6[k] = four_six_error(x, static_cast<int>(count), six, tensor_, kind),
+      error4[k] = four_six_error(x, static_cast<int>(count), four, tensor_, kind);
     }
     return tree_sum16(error4) < tree_sum16(error6) ? four : six;
   }
@@ -171,7 +138,7 @@ class Quantizer {
     for (int64_t k = 0; k < n; ++k) most = std::max(most, magnitude_bits(amax_of(v_ + k * s_.length + first, count)));
     const auto [byte, encode] = block_scale(n, j, std::bit_cast<float>(most));
     if (to_.format.scales) to_.scales(i)[j] = static_cast<uint8_t>(byte);
-    if (is_mx() && byte == e8m0_nan) return;  // codes stay 0
+    if (is_mx(spec_) && byte == e8m0_nan) return;  // codes stay 0
     for (int64_t k = 0; k < n; ++k) codes(i + k, v_ + k * s_.length, first, count, byte, encode);
   }
 
@@ -190,7 +157,7 @@ class Quantizer {
                            ? e2m1_encode_stochastic(x, words[static_cast<size_t>(e % 16 / 4)] >> (e % 4 * 8) & 255)
                            : e2m1_encode(x);
       put_code(to_.codes(row), e, code);
-      if ((code & 7) != 0 && (byte != 0 || is_mx())) to_.header().blank = 0;
+      if ((code & 7) != 0 && (byte != 0 || is_mx(spec_))) to_.header().blank = 0;
     }
   }
 
@@ -243,10 +210,6 @@ struct Saved : Numbers {
   }
 };
 
-QuantSpec spec_of(const Attrs& attrs, std::string_view name) {
-  return attrs.has(name) ? parse_quant_spec(attrs.get_string(name)) : QuantSpec{};
-}
-
 // random: i32 {seed, step, first row of x in the whole batch, 0}.
 Source column_source(const KernelCall& c, const QuantSpec& spec, const Tensor& x, const int32_t* random) {
   const int64_t tokens = c.attrs.get_int("tokens"), width = x.dim(-1), sequence = filled(spec, tokens);
@@ -257,7 +220,7 @@ Source column_source(const KernelCall& c, const QuantSpec& spec, const Tensor& x
                   first / 16 * width,
                   1,
                   width};
-  return {width, x.type.rows() / tokens * sequence, first / 128, bits, nullptr, nullptr};
+  return {width, x.type.rows() / tokens * sequence, true, first / 128, bits, nullptr, nullptr};
 }
 
 void make_copies(const KernelCall& c, const Tensor& x, const int32_t* random, float delayed) {
@@ -274,7 +237,7 @@ void make_copies(const KernelCall& c, const Tensor& x, const int32_t* random, fl
                     random[2] * blocks,
                     blocks,
                     1};
-    Quantizer(row, {x.type.rows(), length, 0, bits, &m, load_row}, c.out[k++], buffer).run(delayed);
+    Quantizer(row, {x.type.rows(), length, false, 0, bits, &m, load_row}, c.out[k++], buffer).run(delayed);
   }
   if (column.active()) {
     Source source = column_source(c, column, x, random);
