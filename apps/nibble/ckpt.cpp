@@ -165,6 +165,12 @@ int export_to(const std::vector<std::string>& arguments) {
   ExportOptions o;
   const std::string &format = c.get_string("format"), &out = arguments[1];
   o.layout = layout_of(format);
+  for (const char* key : {"quantization", "quantize_sites", "recipe_disable", "tensor_scale",
+                          "high_precision_first_layers", "high_precision_last_layers"})
+    if (!o.layout && c.is_explicit(key))
+      throw Error("E102", "format=hf packs no weights: {} has no meaning", key)
+          .where("{}", c.origin(key))
+          .hint("format=nvfp4, or leave it out");
   if (o.layout) o.recipe = packing_recipe(c, open.model.layers);
   const std::string dtype = c.is_explicit("dtype") ? c.get_string("dtype") : "bfloat16";
   o.dtype = dtype == "bfloat16" ? DType::bf16 : DType::f32;

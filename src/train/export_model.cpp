@@ -285,6 +285,11 @@ Recipe packing_recipe(const Config& config, int64_t layers) {
         .expected("a recipe whose forward pass has NVFP4 weights, or none", recipe.name)
         .hint("quantization=te_nvfp4 rounds them anew, as does quantization= to blocks of 1x16; or format=hf");
   if (recipe.fprop.active()) return recipe;
+  if (config.is_explicit("recipe_disable") && !config.get_list("recipe_disable").empty())
+    throw Error("E102", "recipe_disable={} belongs to a recipe whose forward pass is in NVFP4",
+                config.json_of("recipe_disable"))
+        .where("{}", config.origin("recipe_disable"))
+        .hint("quantization=te_nvfp4, or leave it out");
   const std::string plain = "a forward pass in high precision";
   Recipe blocks =
       recipe_of(config.with("quantization", "te_nvfp4", plain).with("recipe_disable", "[weight_2d]", plain), layers);

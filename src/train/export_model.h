@@ -16,7 +16,7 @@ namespace nibble {
 
 /// How the forward pass of a configuration quantises weights, as far as NVFP4 holds them: its recipe. Where the recipe
 /// leaves the forward pass alone, or there is none: blocks of 1x16 under one scale, rounded to nearest.
-/// Errors: E102 for a recipe whose weights are in another format.
+/// Errors: E102 for a recipe whose weights are in another format, and for recipe_disable without one.
 Recipe packing_recipe(const Config& config, int64_t layers);
 
 struct ExportOptions {

@@ -176,6 +176,10 @@ TEST(PrecisionP65, AnExportIsEvaluatedAndContinuesATextInEveryFormat) {
   EXPECT_GT(text(folder / "nvfp4").size(), 10u);
   EXPECT_EQ(text(folder / "nvfp4"), text(folder / "plain"));
   EXPECT_EQ(place({"ckpt", "verify", folder / "nvfp4"}).exit, 0);
+  const Ended mlp =
+      place({"ckpt", "export", run_folder, folder / "mlp", "format=nvfp4", "quantize_sites=mlp", "tensor_scale=pow2"});
+  EXPECT_NE(mlp.out.find("6 of 14 linear layers packed as nvfp4 pow2, the rest"), std::string::npos) << mlp.out;
+  EXPECT_EQ(mlp.err, "") << "both keys are read without a recipe";
 }
 
 TEST(PrecisionP65, WhatCannotBeExportedIsRefused) {
@@ -192,6 +196,8 @@ TEST(PrecisionP65, WhatCannotBeExportedIsRefused) {
   refused(64, {run_folder, "x", "format=nvfp5"}, "error[E002]");
   refused(66, {"nothing", "x", "format=nvfp4"}, "error[E204]");
   refused(78, {run_folder, "x", "format=nvfp4", "quantization=te_mxfp8"}, "weights of quantization=mxfp8 are mxfp8");
+  refused(78, {run_folder, "x", "format=nvfp4", "recipe_disable=[sr]"}, "belongs to a recipe");
+  refused(78, {run_folder, "x", "tensor_scale=pow2"}, "format=hf packs no weights");
   refused(73, {run_folder, run_folder, "format=nvfp4", "overwrite=true"}, "holds no model to overwrite");
   refused(64, {run_folder, "x", "book.txt"}, "error[E004]");
   EXPECT_FALSE(fs::exists(place / "x"));

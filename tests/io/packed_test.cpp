@@ -142,6 +142,42 @@ TEST(PrecisionP65, WhatDoesNotFitIsNamed) {
       << "a tensor of zeros of ModelOpt";
 }
 
+// What a loader of whole models asks: the packed weight as it lies in the file, or its numbers.
+TEST(PrecisionP65, AReaderGivesPackedWeightsAndTheirNumbers) {
+  const TempFolder folder;
+  Layer l;
+  for (size_t i = 0; i < 32; ++i) l.codes[i] = static_cast<uint8_t>(17 * i);
+  const std::vector<TensorRef> refs = l.refs();
+  write_safetensors(folder.path(), "model", refs);
+  put_file(folder / "model.safetensors.index.json", safetensors_index("model", refs));
+  Json config = Json::parse(read_file(std::filesystem::path(NIBBLE_GOLDEN_DIR) / "hf/llama/config.json"));
+  config["quantization_config"] = packed_format_json({PackedLayout::modelopt, true, {"lm_head"}});
+  put_file(folder / "config.json", config.dump());
+  const ModelSource source{ModelSource::hugging_face, folder.path()};
+  const ParameterReader reader(source, {{"a.weight", {2, 32}}, {"b.weight", {3}}});
+  ASSERT_NE(reader.packed("a.weight"), nullptr);
+  EXPECT_EQ(reader.packed("b.weight"), nullptr);
+  const PackedWeight& w = *reader.packed("a.weight");
+  EXPECT_TRUE(std::equal(l.codes.begin(), l.codes.end(), w.codes));
+  EXPECT_TRUE(std::equal(l.scales.begin(), l.scales.end(), w.scales));
+  std::vector<float> x(64), decoded(64), plain(3);
+  reader.read("a.weight", x.data()), reader.read("b.weight", plain.data());
+  w.decode(0, 2, decoded.data());
+  EXPECT_EQ(x, decoded);
+  EXPECT_EQ(plain, l.plain);
+  const std::string shape = error_of("E403", [&] {
+    ParameterReader r(source, {{"a.weight", {2, 64}}, {"b.weight", {3}}});
+  });
+  EXPECT_NE(shape.find("expected: [2, 64]   got: [2, 32]"), std::string::npos) << shape;
+  EXPECT_NE(error_of("E404",
+                     [&] {
+                       ParameterReader r(source, {{"b.weight", {3}}});
+                     })
+                .find("no layer for the packed weight a.weight"),
+            std::string::npos);
+  error_of("E404", [&] { ParameterReader r(source, {{"a.weight", {2, 32}}, {"b.weight", {3}}, {"c.weight", {3}}}); });
+}
+
 TEST(PrecisionP66, TheConfigurationSaysWhichLayersAreNotPacked) {
   for (const PackedLayout layout : {PackedLayout::modelopt, PackedLayout::compressed_tensors})
     for (const bool weight_only : {true, false}) {

@@ -228,6 +228,23 @@ TEST(PrecisionP65, TheLossOfAnExportIsThatOfItsDecodedWeights) {
   EXPECT_NEAR(loss(t.run()), want, 0.1);
 }
 
+// With pow2 decoded values are exact in BF16 and quantise to themselves.
+TEST(PrecisionP63, UnderItsRecipeAPow2ExportHasTheLossOfTheRun) {
+  const Trained t({"quantization=te_nvfp4", "tensor_scale=pow2"});
+  ExportOptions o = t.options(PackedLayout::modelopt);
+  o.dtype = DType::f32;
+  export_model(t.open, t.out("small"), o);
+  const auto loss = [&](const fs::path& path) {
+    const OpenModel open = open_model(path);
+    StepConfig c = step_of(t.config);
+    c.evaluation = {4, 32};
+    Stepper stepper(c, plan_evaluation(c, 1, CpuTarget::ref));
+    load_weights(open, stepper.program());
+    return stepper.evaluate(RandomRows(4, 32, c.model.vocab, 5).rows()).loss();
+  };
+  EXPECT_EQ(loss(t.out("small")), loss(t.run()));
+}
+
 TEST(PrecisionP65, AnExportStartsARun) {
   const Trained t({"quantization=te_nvfp4"});
   t.write("small");
