@@ -63,7 +63,8 @@ int run(const std::vector<std::string>& arguments) {
   ResolveOptions grammar;
   grammar.command = "eval", grammar.operands = 1, grammar.stored = open.stored, grammar.files_key = "eval_files";
   const Resolved r = resolve(arguments, grammar);
-  for (const std::string& notice : r.notices) fmt::print(stderr, "note: {}\n", notice);
+  for (const auto* notices : {&open.notices, &r.notices})
+    for (const std::string& notice : *notices) fmt::print(stderr, "note: {}\n", notice);
   Config config = with_files(r.config, open).with("vocab_size", fmt::format("{}", open.model.vocab), "the model");
   StepConfig step;
   step.model = open.model;

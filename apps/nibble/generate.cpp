@@ -93,7 +93,8 @@ int run(const std::vector<std::string>& arguments) {
   grammar.command = "generate", grammar.operands = 1, grammar.stored = open.stored, grammar.word_options = {"n"};
   std::vector<std::string> words(arguments);
   const Resolved r = resolve(words, grammar);
-  for (const std::string& notice : r.notices) fmt::print(stderr, "note: {}\n", notice);
+  for (const auto* notices : {&open.notices, &r.notices})
+    for (const std::string& notice : *notices) fmt::print(stderr, "note: {}\n", notice);
   if (r.config.is_explicit("train_files"))  // where the common grammar puts a file that has no key
     throw Error("E004", "generate reads no training files: {}", fmt::join(r.config.get_list("train_files"), ", "))
         .where("{}", r.config.origin("train_files"))

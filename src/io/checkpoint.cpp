@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view program = "nibble 0.1.0";
 constexpr int64_t format_number = 1;
-constexpr std::string_view manifest = "nibble.json", index_name = "model.safetensors.index.json";
+constexpr std::string_view manifest = "nibble.json", index_name = "model.safetensors.index.json",
+                           quant_name = "hf_quant_config.json";
 constexpr size_t listed = 10;  // tensors in one message
 
 // The last line of nibble.json is the hash of all bytes before it: '  "hash": "<16 hex>"\n}\n'
@@ -122,27 +123,74 @@ std::string tensor_list(const std::vector<std::string>& names) {
   return s;
 }
 
+/// What transformers reads: parameters, configuration, tokenizer.
+std::vector<FileRecord> write_model(const fs::path& folder, const CheckpointContent& content) {
+  std::vector<FileRecord> files = write_safetensors(folder, "model", content.tensors, shard_bytes, content.source);
+  const auto add = [&](std::string_view name, std::string_view text) {
+    files.push_back(write_file(folder / name, text));
+  };
+  add(index_name, safetensors_index("model", content.tensors));
+  add("config.json", content.config_json);
+  add("generation_config.json", content.generation_config_json);
+  if (!content.hf_quant_config_json.empty()) add(quant_name, content.hf_quant_config_json);
+  for (const auto& [name, bytes] : content.tokenizer_files) add(name, bytes);
+  return files;
+}
+
+void write_manifest(const fs::path& folder, const CheckpointContent& content, const std::vector<FileRecord>& files) {
+  write_file(folder / "run_info.json", json_text(content.run_info) + "\n");
+  write_file(folder / manifest, manifest_text(content, files));
+}
+
+// A file that may be replaced by a model: one that write_model_folder or a tool like it could have written.
+bool is_model_file(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+  return entry.is_regular_file() && !entry.is_symlink() &&
+         (ends(".safetensors") || ends(".json") || ends(".jinja") || ends(".model") || name == "merges.txt");
+}
+
+void check_free(const fs::path& out, bool overwrite) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(out, error))) return;
+  const auto used = [&](std::string_view what) {
+    return Error("E802", "{} {}", out.string(), what).where("{}", out.string());
+  };
+  if (!fs::is_directory(out, error) || fs::is_symlink(out, error))
+    throw used("is there already and is no folder").hint("another path");
+  const fs::directory_iterator entries(out);
+  if (entries == fs::directory_iterator()) return;
+  if (!overwrite) throw used("is not empty").hint("overwrite=true, or another path");
+  if (!fs::exists(out / "config.json", error)) throw used("holds no model to overwrite").hint("another path");
+  for (const fs::directory_entry& entry : entries)
+    if (!is_model_file(entry))
+      throw used(fmt::format("holds more than a model: {}", entry.path().filename().string())).hint("another path");
+}
+
 }  // namespace
+
+void write_model_folder(const fs::path& out, const CheckpointContent& content, bool checkpoint, bool overwrite) {
+  check_free(out, overwrite);
+  const fs::path full = fs::absolute(out).lexically_normal();
+  const fs::path folder = full.has_filename() ? full : full.parent_path();
+  make_directories(folder.parent_path());
+  StagedDirectory staged(folder.parent_path(), folder.filename());
+  const std::vector<FileRecord> files = write_model(staged.path(), content);
+  if (checkpoint) write_manifest(staged.path(), content, files);
+  staged.commit();
+}
 
 fs::path save_checkpoint(const fs::path& run, const CheckpointContent& content) {
   const fs::path parent = run / "checkpoints";
   make_directories(parent);
   StagedDirectory staged(parent, step_name(content.step));
-  std::vector<FileRecord> files = write_safetensors(staged.path(), "model", content.tensors);
-  const auto add = [&](std::string_view name, std::string_view text) {
-    files.push_back(write_file(staged.path() / name, text));
-  };
-  add(index_name, safetensors_index("model", content.tensors));
-  add("config.json", content.config_json);
-  add("generation_config.json", content.generation_config_json);
-  for (const auto& [name, bytes] : content.tokenizer_files) add(name, bytes);
+  std::vector<FileRecord> files = write_model(staged.path(), content);
   if (!content.state.empty())
     for (FileRecord& record : write_safetensors(staged.subdirectory("state"), "optim", content.state)) {
       record.name = "state/" + record.name;
       files.push_back(std::move(record));
     }
-  write_file(staged.path() / "run_info.json", json_text(content.run_info) + "\n");
-  write_file(staged.path() / manifest, manifest_text(content, files));
+  write_manifest(staged.path(), content, files);
   const fs::path target = parent / step_name(content.step);
   std::error_code error;
   if (fs::exists(target, error)) {
@@ -358,7 +406,7 @@ std::vector<std::string> Checkpoint::tokenizer_files() const {
   std::vector<std::string> names;
   for (const FileRecord& record : impl_->records)
     if (!holds_tensors(record.name) && record.name != index_name && record.name != "config.json" &&
-        record.name != "generation_config.json")
+        record.name != "generation_config.json" && record.name != quant_name)
       names.push_back(record.name);
   return names;
 }

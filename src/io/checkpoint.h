@@ -63,7 +63,9 @@ struct CheckpointInfo {
 struct CheckpointContent : CheckpointInfo {
   std::vector<TensorRef> tensors;  // parameters under Hugging Face names, in the order of the parameter table
   std::vector<TensorRef> state;    // "m.<name>", "v.<name>", ..., "spike.loss", "spike.norm" (F64)
+  TensorSource source;             // stands for TensorRef::data of `tensors`
   std::string config_json, generation_config_json;                   // texts of the files (io/hf_config.h)
+  std::string hf_quant_config_json;                                  // empty: no such file
   std::vector<std::pair<std::string, std::string>> tokenizer_files;  // name and bytes, as they lie beside the model
   Json run_info = Json::object();
 };
@@ -72,6 +74,12 @@ struct CheckpointContent : CheckpointInfo {
 /// fsynced. A directory of that step is replaced in the same instant. Returns the path of the checkpoint. Errors: E801
 /// (all older checkpoints are intact, nothing half written is visible), E803.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointContent& content);
+
+/// Writes the same files but `state` as the folder `out`, all or nothing. `checkpoint`: with nibble.json and
+/// run_info.json; without them it is a Hugging Face directory. A folder `out` is replaced in the same instant if it is
+/// empty or, with `overwrite`, holds nothing but files of a model. Errors: E801, E802, E803.
+void write_model_folder(const std::filesystem::path& out, const CheckpointContent& content, bool checkpoint,
+                        bool overwrite);
 
 /// Bytes that a checkpoint of these tensors takes, rounded up for headers and texts.
 int64_t predicted_checkpoint_bytes(const std::vector<TensorRef>& tensors, const std::vector<TensorRef>& state);

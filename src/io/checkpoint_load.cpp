@@ -11,8 +11,12 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "io/checkpoint.h"
+#include "numerics/fp8.h"
 
 namespace nibble {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 /// One of the two kinds, open.
@@ -93,6 +97,7 @@ double element(const TensorView& t, int64_t i) {
   if (t.dtype == "I64") return load(int64_t{});
   if (t.dtype == "I32") return load(int32_t{});
   if (t.dtype == "U8") return load(uint8_t{});
+  if (t.dtype == "F8_E4M3") return static_cast<double>(e4m3_decode(static_cast<int>(load(uint8_t{}))));
   float x;
   const int64_t size = dtype_bytes(t.dtype);
   read_f32({t.name, t.dtype, {1}, t.data + i * size, 0, size}, &x);
@@ -115,19 +120,76 @@ double largest_difference(const TensorView& a, const TensorView& b) {
 
 LlamaShape load_shape(const ModelSource& source) {
   const std::string name = (source.path / "config.json").string();
-  if (source.kind == ModelSource::hugging_face) return read_hf_config(name);
-  return parse_hf_config(Checkpoint(source.path).read_file("config.json"), name);
+  if (source.kind == ModelSource::checkpoint)
+    return parse_hf_config(Checkpoint(source.path).read_file("config.json"), name);
+  LlamaShape shape = read_hf_config(name);
+  const fs::path beside = source.path / "hf_quant_config.json";
+  if (shape.packed || !fs::exists(beside)) return shape;
+  std::string problem;
+  const Json json = parse_json(read_file(beside), problem);
+  if (!problem.empty())
+    throw Error("E401", "{} is no hf_quant_config.json: {}", beside.string(), problem)
+        .hint("copy the file again from where it came from");
+  shape.packed = parse_packed_format(json, beside.string());
+  return shape;
+}
+
+struct ParameterReader::Impl {
+  explicit Impl(const ModelSource& source) : model(source) {}
+  OpenModel model;
+  std::map<std::string, PackedWeight, std::less<>> packed;
+};
+
+ParameterReader::ParameterReader(const ModelSource& source, const std::vector<WantedTensor>& wanted)
+    : impl_(std::make_unique<Impl>(source)) {
+  const std::optional<PackedFormat> format = load_shape(source).packed;
+  std::vector<TensorView> tensors = impl_->model.tensors(false);
+  if (Checkpoint* checkpoint = impl_->model.checkpoint())  // before a byte is looked at
+    for (const TensorView& t : tensors) checkpoint->at(t.name);
+  if (format) {
+    PackedTensors sorted = sort_packed(tensors, *format);
+    for (PackedWeight& w : sorted.weights) impl_->packed.emplace(w.name, std::move(w));
+    tensors = std::move(sorted.plain);
+  }
+  std::vector<WantedTensor> plain;
+  std::set<std::string_view> names;
+  for (const WantedTensor& t : wanted) {
+    names.insert(t.name);
+    const PackedWeight* const w = packed(t.name);
+    if (w == nullptr)
+      plain.push_back(t);
+    else if (const std::vector<int64_t> shape = {w->rows, w->columns}; shape != t.shape)
+      throw Error("E403", "packed weight {} has another shape", t.name)
+          .where("{}", t.name)
+          .expected(fmt::format("[{}]", fmt::join(t.shape, ", ")), fmt::format("[{}]", fmt::join(shape, ", ")))
+          .hint("use the config.json that belongs to these tensors");
+  }
+  for (const auto& [name, w] : impl_->packed)
+    if (!names.contains(name))
+      throw Error("E404", "the model has no layer for the packed weight {}", name)
+          .where("{}", name)
+          .hint("use the config.json that belongs to these tensors");
+  check_tensors(tensors, plain);
+}
+ParameterReader::~ParameterReader() = default;
+
+const PackedWeight* ParameterReader::packed(std::string_view name) const {
+  const auto found = impl_->packed.find(name);
+  return found == impl_->packed.end() ? nullptr : &found->second;
+}
+
+void ParameterReader::read(const std::string& name, float* out) const {
+  if (const PackedWeight* const w = packed(name))
+    w->decode(0, w->rows, out);
+  else
+    read_f32(impl_->model.at(name), out);
 }
 
 void load_parameters(const ModelSource& source, const std::vector<ParameterTarget>& targets) {
-  OpenModel model(source);
   std::vector<WantedTensor> wanted;
   for (const ParameterTarget& t : targets) wanted.push_back({t.name, t.shape});
-  const std::vector<TensorView> tensors = model.tensors(false);
-  if (Checkpoint* checkpoint = model.checkpoint())  // before a byte is looked at
-    for (const TensorView& t : tensors) checkpoint->at(t.name);
-  check_tensors(tensors, wanted);
-  for (const ParameterTarget& t : targets) read_f32(model.at(t.name), t.data);
+  const ParameterReader reader(source, wanted);
+  for (const ParameterTarget& t : targets) reader.read(t.name, t.data);
 }
 
 ModelDifference compare_models(const ModelSource& source_a, const ModelSource& source_b) {

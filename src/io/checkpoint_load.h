@@ -3,12 +3,15 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/hf_config.h"
+#include "io/packed.h"
 #include "io/run_folder.h"
+#include "io/safetensors.h"
 
 namespace nibble {
 
@@ -19,11 +22,29 @@ struct ParameterTarget {
   float* data = nullptr;
 };
 
-/// config.json of the model; of a checkpoint with its checksum verified. Errors: as read_hf_config, E402.
+/// config.json of the model, of a checkpoint with its checksum verified; a hf_quant_config.json beside it stands in for
+/// a missing quantization_config. Errors: as read_hf_config, E402.
 LlamaShape load_shape(const ModelSource& source);
 
-/// Reads exactly these parameters (F32, F16 or BF16 in the files, exact), of a checkpoint with checksums verified.
-/// Errors: E402, E401, and E403, E404, E405 of check_tensors.
+/// The parameters of an open model, one at a time: F32, F16, BF16, and packed weights where config.json says that there
+/// are some.
+class ParameterReader {
+ public:
+  /// Opens the files, verifies all checksums of a checkpoint's parameters, and checks that the model has exactly the
+  /// wanted parameters. Errors: E402, E401, E010; E403, E404, E405 of check_tensors and sort_packed.
+  ParameterReader(const ModelSource& source, const std::vector<WantedTensor>& wanted);
+  ~ParameterReader();
+  /// The weight as it lies in the file; null: it is not packed.
+  const PackedWeight* packed(std::string_view name) const;
+  /// All elements as f32: exact, or as PackedWeight::decode.
+  void read(const std::string& name, float* out) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Reads exactly these parameters. Errors: those of ParameterReader.
 void load_parameters(const ModelSource& source, const std::vector<ParameterTarget>& targets);
 
 /// How two models differ.

@@ -93,7 +93,7 @@ void ConfigBuilder::check_recipe() {
                                       "high_precision_last_layers", "tensor_scale"})
     if (const Entry& entry = at(name); entry.layer > model && entry.value != default_value(key_index(name)))
       unread.push_back(fmt::format("{}={}", name, value_yaml(entry.value)));
-  if ((recipe.empty() || recipe == "bf16" || recipe == "fp32") && !unread.empty())
+  if ((recipe.empty() || recipe == "bf16" || recipe == "fp32") && !unread.empty() && options.command != "ckpt")
     result.notices.push_back(
         fmt::format("notice: read with a recipe only (quantization=te_nvfp4): {}", fmt::join(unread, ", ")));
   if (recipe == "fp8")

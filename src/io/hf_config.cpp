@@ -113,7 +113,6 @@ void refuse_foreign(const Reader& r) {
   if (type != "llama" && type != "mistral") r.refuse("model_type", type, "llama or mistral");
   if (r.flag("attention_bias")) r.refuse("attention_bias", "true", "false");
   if (r.flag("mlp_bias")) r.refuse("mlp_bias", "true", "false");
-  if (r.has("quantization_config")) r.refuse("quantization_config", "set", "no quantization_config");
   const std::string act = r.string_or("hidden_act", "silu");
   if (act != "silu" && act != "swish") r.refuse("hidden_act", act, "silu");
 }
@@ -160,6 +159,7 @@ LlamaShape parse_hf_config(std::string_view text, std::string_view name) {
     s.rope = read_rope(r.object("rope_scaling"));
   }
   s.dtype = r.string_or("dtype", r.string_or("torch_dtype", "float32").c_str());
+  if (r.has("quantization_config")) s.packed = parse_packed_format(r.at("quantization_config"), name);
   read_token_ids(r, s);
   return s;
 }
@@ -210,6 +210,7 @@ std::string write_hf_config(const LlamaShape& s) {
     for (const char* key : {"attention_bias", "mlp_bias", "pretraining_tp"}) j.erase(key);  // no keys of a Mistral
   }
   set_token_ids(s, j);
+  if (s.packed) j["quantization_config"] = packed_format_json(*s.packed);
   if (s.rope.type != "default") {
     Json scaling = {{"factor", s.rope.factor}, {"rope_type", s.rope.type}};
     if (s.rope.type == "llama3") {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "io/json.h"
+#include "io/packed.h"
 
 namespace nibble {
 
@@ -35,13 +36,14 @@ struct LlamaShape {
   std::optional<int64_t> bos, pad;
   std::vector<int64_t> eos;  // none, one, or several
   double init_std = 0.02;
-  std::string dtype = "float32";  // of the stored weights
+  std::string dtype = "float32";       // of the stored weights
+  std::optional<PackedFormat> packed;  // quantization_config: linear layers in 4 bits
   bool operator==(const LlamaShape&) const = default;
 };
 
 /// Reads a config.json. `name` is for messages.
-/// Errors: E401 no JSON; E403 a missing or impossible value; E010 another model_type, biases, another activation or
-/// rope type: "not in this version".
+/// Errors: E401 no JSON; E403 a missing or impossible value; E010 another model_type, biases, another activation, rope
+/// type or quantization_config: "not in this version".
 LlamaShape parse_hf_config(std::string_view text, std::string_view name);
 /// Errors: also E202.
 LlamaShape read_hf_config(const std::filesystem::path& path);

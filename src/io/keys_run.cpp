@@ -187,7 +187,7 @@ constexpr Key command_rows[] = {
     {"micro_batch", list, "[]", "", "", only_default, o, "plan --search: microbatches to try"},
     {"objective", choice, "time", "", "time|cost|tokens_per_dollar|energy", only_default, o, "plan --search: what is to be smallest"},
     {"min_frequency", integer, "2", "", ">=1", every, o, "data train-tokenizer: a merge below this count ends the training"},
-    {"format", choice, "hf", "", "hf|nvfp4|modelopt|compressed_tensors|gguf", "hf", o, "ckpt export: what to write"},
+    {"format", choice, "hf", "", "hf|nvfp4|modelopt|compressed_tensors|gguf", "hf|nvfp4|modelopt|compressed_tensors", o, "ckpt export: what to write"},
     {"resize_vocab", boolean, "false", "", "", only_default, o, "ckpt import: fit the embedding to vocab_size"},
     {"check", boolean, "true", "", "", only_default, o, "ckpt: compare checksums while reading"},
     {"overwrite", boolean, "false", "", "", every, o, "write into a folder that is not empty"},

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::pair<std::string_view, int64_t> dtypes[] = {{"F64", 8}, {"I64", 8},  {"F32", 4}, {"I32", 4},
-                                                           {"F16", 2}, {"BF16", 2}, {"U8", 1}};
+                                                           {"F16", 2}, {"BF16", 2}, {"U8", 1},  {"F8_E4M3", 1}};
 constexpr int64_t largest_header = 100'000'000;
 constexpr size_t listed = 10;  // names in one message
 
@@ -63,7 +63,7 @@ TensorView read_entry(const fs::path& path, const std::string& name, const Json&
   if (element == 0)
     throw Error("E403", "tensor {} has dtype {}, which is not in this version", name, t.dtype)
         .where("{}", path.string())
-        .expected("F32, F64, F16, BF16, I64, I32 or U8", t.dtype)
+        .expected("F32, F64, F16, BF16, I64, I32, U8 or F8_E4M3", t.dtype)
         .hint("convert the tensor to one of these");
   if (product_bytes(t.shape, element) != t.bytes)
     throw Error("E403", "tensor {} of shape {} and dtype {} has {} bytes", name, shape_text(t.shape), t.dtype, t.bytes)
@@ -352,7 +352,8 @@ std::string header_text(std::span<const TensorRef> tensors) {
 }  // namespace
 
 std::vector<FileRecord> write_safetensors(const fs::path& folder, std::string_view stem,
-                                          std::span<const TensorRef> tensors, int64_t max_bytes) {
+                                          std::span<const TensorRef> tensors, int64_t max_bytes,
+                                          const TensorSource& source) {
   std::set<std::string_view> names;
   for (const TensorRef& t : tensors) NIBBLE_CHECK(names.insert(t.name).second, "tensor {} written twice", t.name);
   std::vector<FileRecord> records;
@@ -364,7 +365,7 @@ std::vector<FileRecord> write_safetensors(const fs::path& folder, std::string_vi
     const uint64_t length = header.size();
     writer.write(&length, 8);
     writer.write(header);
-    for (const TensorRef& t : part) writer.write(t.data, t.bytes());
+    for (const TensorRef& t : part) writer.write(source ? source(t) : t.data, t.bytes());
     records.push_back(writer.finish());
   }
   return records;

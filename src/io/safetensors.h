@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,7 +22,7 @@
 
 namespace nibble {
 
-/// Bytes of one element of F64, I64, F32, I32, F16, BF16, U8; 0 for every other name.
+/// Bytes of one element of F64, I64, F32, I32, F16, BF16, U8, F8_E4M3; 0 for every other name.
 int64_t dtype_bytes(std::string_view dtype);
 
 /// A tensor in memory, row-major and contiguous: what a file is written from. `data` holds bytes() bytes.
@@ -98,11 +99,15 @@ void read_f32(const TensorView& tensor, float* out);
 /// Largest file that the writer makes, unless one tensor alone is larger.  Source: spec/training.md 6.1.
 inline constexpr int64_t shard_bytes = 5'000'000'000;
 
+/// The bytes of a tensor that is written next, for writers that make one after another: valid until the next call.
+using TensorSource = std::function<const void*(const TensorRef&)>;
+
 /// Writes <stem>-00001-of-0000N.safetensors into `folder`, tensors in the order given: a file is closed before the
 /// tensor that would take its data over max_bytes. Equal tensors give equal bytes. No tensors: no file.
-/// Every file is fsynced. Errors: E801.
+/// Every file is fsynced. `source`, where given, stands for TensorRef::data. Errors: E801.
 std::vector<FileRecord> write_safetensors(const std::filesystem::path& folder, std::string_view stem,
-                                          std::span<const TensorRef> tensors, int64_t max_bytes = shard_bytes);
+                                          std::span<const TensorRef> tensors, int64_t max_bytes = shard_bytes,
+                                          const TensorSource& source = {});
 
 /// Text of <stem>.safetensors.index.json for the same split.
 std::string safetensors_index(std::string_view stem, std::span<const TensorRef> tensors,

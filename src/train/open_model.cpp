@@ -49,10 +49,14 @@ std::vector<int32_t> OpenModel::eos() const {
 }
 
 OpenModel open_model(const fs::path& path) {
-  OpenModel open{resolve_model(path), {}, {}, {}, {}, {}};
+  OpenModel open{resolve_model(path), {}, {}, {}, {}, {}, {}};
   const fs::path& folder = open.source.path;
   open.shape = load_shape(open.source);
   open.model = llama_of(open.shape);
+  if (open.shape.packed && !open.shape.packed->weight_only)
+    open.notices.push_back(fmt::format(
+        "{} is made for products with 4-bit activations; nibble uses its weights, and activations as they are",
+        folder.string()));
   read_generation_config(folder / "generation_config.json", open);
   if (fs::exists(folder / "tokenizer.json")) open.tokenizer = Tokenizer::load(folder);
   if (!open.is_checkpoint()) return open;

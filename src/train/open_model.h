@@ -25,6 +25,7 @@ struct OpenModel {
   /// and after the command line (spec/generation.md 1.3). do_sample=false is temperature 0. Its eos_token_id is in
   /// shape.
   std::vector<std::pair<std::string, std::string>> generation;
+  std::vector<std::string> notices;  // for people, one line each
   bool is_checkpoint() const { return source.kind == ModelSource::checkpoint; }
   std::vector<int32_t> eos() const;
 };

@@ -136,6 +136,73 @@ TEST(TrainingT30, VerifyHf) {
   EXPECT_FALSE(Json::parse(j.out)["fits"]);
 }
 
+// ---- ckpt export ----
+
+TEST(PrecisionP65, AnExportIsEvaluatedAndContinuesATextInEveryFormat) {
+  const Workplace& place = trained();
+  const TemporaryFolder folder;
+  const auto loss = [&](const std::string& model) {
+    const Ended r = place({"eval", model, "json=true"});
+    EXPECT_EQ(r.exit, 0) << r.err;
+    return Json::parse(r.out)["loss"].get<double>();
+  };
+  const auto text = [&](const std::string& model) {
+    const Ended r = place({"generate", model, "prompt=line 7", "temperature=0", "max_new_tokens=24"});
+    EXPECT_EQ(r.exit, 0) << r.err;
+    return r.out;
+  };
+  const auto write = [&](const std::string& from, const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"ckpt", "export", from, folder / out};
+    words.insert(words.end(), more.begin(), more.end());
+    const Ended r = place(words);
+    EXPECT_EQ(r.exit, 0) << r.err;
+    return r.out;
+  };
+  const std::string table = write(run_folder, "nvfp4", {"--format=nvfp4"});
+  EXPECT_NE(table.find("nvfp4, 14 of 14 linear layers packed as nvfp4, the rest in bfloat16"), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("float32               140,928"), std::string::npos) << table;
+  EXPECT_NE(table.find("bfloat16               70,464"), std::string::npos) << table;
+  EXPECT_NE(table.find("this export            44,024"), std::string::npos) << table;
+  const Json json = Json::parse(write(run_folder, "ct", {"format=compressed_tensors", "--json"}));
+  EXPECT_EQ(json["bytes"], 44024) << "18,432 values at 4.5 bits, 14 scales of 4 bytes, 16,800 values at 16 bits";
+  EXPECT_EQ(json["packed_layers"], 14);
+  write(folder / "nvfp4", "plain", {"format=hf", "dtype=float32"});
+  const double packed = loss(folder / "nvfp4");
+  EXPECT_EQ(loss(folder / "plain"), packed) << "the decoded weights";
+  EXPECT_NEAR(loss(folder / "ct"), packed, 1e-5);
+  EXPECT_NE(loss(run_folder), packed);
+  EXPECT_NEAR(loss(run_folder), packed, 0.3);
+  EXPECT_GT(text(folder / "nvfp4").size(), 10u);
+  EXPECT_EQ(text(folder / "nvfp4"), text(folder / "plain"));
+  EXPECT_EQ(place({"ckpt", "verify", folder / "nvfp4"}).exit, 0);
+  const Ended mlp =
+      place({"ckpt", "export", run_folder, folder / "mlp", "format=nvfp4", "quantize_sites=mlp", "tensor_scale=pow2"});
+  EXPECT_NE(mlp.out.find("6 of 14 linear layers packed as nvfp4 pow2, the rest"), std::string::npos) << mlp.out;
+  EXPECT_EQ(mlp.err, "") << "both keys are read without a recipe";
+}
+
+TEST(PrecisionP65, WhatCannotBeExportedIsRefused) {
+  const Workplace& place = trained();
+  const auto refused = [&](int exit, const std::vector<std::string>& more, const std::string& words) {
+    std::vector<std::string> all = {"ckpt", "export"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Ended r = place(all);
+    EXPECT_EQ(r.exit, exit) << r.err;
+    EXPECT_NE(r.err.find(words), std::string::npos) << r.err;
+  };
+  refused(64, {run_folder}, "error[E007]");
+  refused(64, {run_folder, "x", "format=gguf"}, "not in this version");
+  refused(64, {run_folder, "x", "format=nvfp5"}, "error[E002]");
+  refused(66, {"nothing", "x", "format=nvfp4"}, "error[E204]");
+  refused(78, {run_folder, "x", "format=nvfp4", "quantization=te_mxfp8"}, "weights of quantization=mxfp8 are mxfp8");
+  refused(78, {run_folder, "x", "format=nvfp4", "recipe_disable=[sr]"}, "belongs to a recipe");
+  refused(78, {run_folder, "x", "tensor_scale=pow2"}, "format=hf packs no weights");
+  refused(73, {run_folder, run_folder, "format=nvfp4", "overwrite=true"}, "holds no model to overwrite");
+  refused(64, {run_folder, "x", "book.txt"}, "error[E004]");
+  EXPECT_FALSE(fs::exists(place / "x"));
+}
+
 // ---- ckpt, report, config ----
 
 TEST(TrainingT61, Checkpoints) {

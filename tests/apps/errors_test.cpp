@@ -93,7 +93,7 @@ TEST(TrainingT57, CommandLineAndConfiguration) {
            {"train", "quantization=mxfp4_quartet", "dataset_type=synthetic"},
            {"quantization", "mxfp4_quartet", "not in this version"}},
           {"E010", 64, {"train", "opt_type=muon", "dataset_type=synthetic"}, {"muon", "not in this version"}},
-          {"E010", 64, {"ckpt", "export", "a", "b"}, {"not in this version"}},
+          {"E010", 64, {"ckpt", "import", "a", "b"}, {"not in this version"}},
           {"E010", 64, {"verify", "gpu"}, {"not in this version"}},
           {"E101",
            78,

@@ -32,7 +32,7 @@ const Folder folders[] = {
     {"kernels",  {"core", "numerics"}},
     {"runtime",  {"core", "numerics", "graph", "ops", "passes", "kernels"}},
     {"plan",     {"core", "graph", "ops", "passes", "models", "kernels", "runtime"}},
-    {"io",       {"core"}},
+    {"io",       {"core", "numerics"}},
     {"data",     {"core"}},
     {"sample",   {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io"}},
     {"train",    {"core", "numerics", "graph", "ops", "recipes", "passes", "plan", "runtime", "models", "data", "io", "sample"}},

@@ -81,7 +81,7 @@ TEST(TrainingHfConfig, WhatIsRefused) {
       {"E010", "mlp_bias=true", {"mlp_bias", true}},
       {"E010", "hidden_act=gelu", {"hidden_act", "gelu"}},
       {"E010", "rope_parameters.rope_type=longrope", {"rope_parameters", {{"rope_type", "longrope"}, {"factor", 4}}}},
-      {"E010", "quantization_config=set", {"quantization_config", {{"quant_method", "fp8"}}}},
+      {"E010", "quant_method fp8, which is not in this version", {"quantization_config", {{"quant_method", "fp8"}}}},
       {"E403", "no usable hidden_size", {"hidden_size", Json()}},
       {"E403", "no usable hidden_size", {"hidden_size", "64"}},
       {"E403", "no usable num_key_value_heads", {"num_key_value_heads", 3}},

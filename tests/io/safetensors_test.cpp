@@ -40,7 +40,7 @@ const Rule rules[] = {
     {"cut off",             "E401", "1 tensors: b",          R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})", 8},
     {"length is not shape x dtype", "E403", "shape [2, 2] and dtype F32 has 8 bytes", R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,8]}})", 8},
     {"shape overflows",     "E403", "tensor a",              R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0},
-    {"dtype not in this version", "E403", "dtype F8_E4M3, which is not in this version", R"({"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})", 1},
+    {"dtype not in this version", "E403", "dtype F8_E5M2, which is not in this version", R"({"a":{"dtype":"F8_E5M2","shape":[1],"data_offsets":[0,1]}})", 1},
     {"metadata no object",  "E401", "__metadata__",          R"({"__metadata__":1})", 0},
 };
 // clang-format on
