@@ -547,11 +547,9 @@ bool begin(Copy& q, float delayed) {
   h = {.amax = stored_amax(q.most), .decode = 1, .saved = 1, .by_amax = 0, .blank = q.most != 0};
   const QuantSpec& spec = q.spec;
   if (q.nvfp4()) {
-    const bool four_six = spec.four_six != FourSix::off;
-    Nvfp4Rule rule = four_six ? nvfp4_four_six : nvfp4_standard;
-    rule.pow2 = spec.tensor_scale == TensorScale::pow2, rule.unit = spec.tensor_scale == TensorScale::unit;
+    const Nvfp4Rule rule = nvfp4_rule(spec);
     q.tensor = nvfp4_scale(h.amax, rule);
-    h.decode = q.tensor.decode, h.by_amax = !four_six && !rule.pow2 && !rule.unit;
+    h.decode = q.tensor.decode, h.by_amax = factor_by_amax(rule);
   } else if (!q.format.scales) {
     const float largest = spec.format == DType::e5m2 ? e5m2_max : e4m3_max;
     q.element_scale = spec.tensor_scale == TensorScale::delayed

@@ -5,7 +5,7 @@
 #include "kernels/cpu/quantize_words.h"
 #include "numerics/fp8_scaling.h"
 #include "numerics/mx.h"
-#include "numerics/nvfp4.h"
+#include "numerics/nvfp4_rule.h"
 
 namespace nibble::NIBBLE_TARGET {
 
