@@ -128,11 +128,14 @@ int run(const std::vector<std::string>& arguments) {
     throw Error("E102", "bench {} takes no recipe: its rows are of every format", name)
         .where("{}", resolved.config.origin("quantization"))
         .hint("nibble bench train quantization={}", resolved.config.get_string("quantization"));
-  ProgramPlan plan = plan_training(step_of(resolved.config), resolve_threads(resolved.config.get_int("threads")),
-                                   resolve_target(resolved.config.get_string("cpu_target")));
-  check_fits(resolved.config, plan);
+  std::string note;
+  const Config config = with_auto_recipe(resolved.config, std::nullopt, &note);
+  if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  ProgramPlan plan = plan_training(step_of(config), resolve_threads(config.get_int("threads")),
+                                   resolve_target(config.get_string("cpu_target")));
+  check_fits(config, plan);
   const Guard guard = guard_of(resolved);
-  BenchResult result = run_bench(name, resolved.config, std::move(plan), bench_options);
+  BenchResult result = run_bench(name, config, std::move(plan), bench_options);
   const bool fine = apply(guard, result);
   print(result, resolved.options.contains("json"));
   return fine ? exit_done : exit_no;

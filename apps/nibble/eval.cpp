@@ -15,9 +15,9 @@ namespace {
 
 // The masters in float32, unless the command line asks for another dtype or a recipe.
 void set_precision(const Config& config, StepConfig* step) {
-  if ((config.is_explicit("dtype") || config.is_explicit("quantization")) && config.get_string("dtype") == "bfloat16")
-    step->dtype = DType::bf16;
-  if (!config.is_explicit("quantization")) return;
+  const bool recipe = config.is_explicit("quantization") || config.is_explicit("recipe_file");
+  if ((config.is_explicit("dtype") || recipe) && config.get_string("dtype") == "bfloat16") step->dtype = DType::bf16;
+  if (!recipe) return;
   step->recipe = recipe_of(config, step->model.layers);
   if (step->recipe.fprop.b.tensor_scale == TensorScale::delayed)
     throw Error("E102", "quantization={}: delayed scales belong to a training run, and eval has none",
@@ -71,6 +71,10 @@ int run(const std::vector<std::string>& arguments) {
   const double rows = config.get_double("eval_per_device_batch_size");
   step.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : 8, config.get_int("max_target_length")};
   step.z_loss = config.get_double("z_loss_multiplier");
+  std::string note;
+  if (config.is_explicit("quantization")) config = config.with("recipe_file", "\"\"", "quantization is given");
+  config = with_auto_recipe(config, std::nullopt, &note);
+  if (!note.empty()) fmt::print(stderr, "note: {}\n", note);
   set_precision(config, &step);
   ThreadPool pool(resolve_threads(config.get_int("threads")));
   const TrainingData data = prepare_data(

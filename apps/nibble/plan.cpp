@@ -32,7 +32,8 @@ int run(const std::vector<std::string>& arguments) {
   options.flags = {"json", "layers", "v"};
   const Resolved r = resolve(arguments, options);
   for (const std::string& notice : r.notices) fmt::print(stderr, "{}\n", notice);
-  const Config& config = r.config;
+  std::string recipe_note;
+  const Config config = with_auto_recipe(r.config, std::nullopt, &recipe_note);
   const StepConfig step = step_of(config);
   const ProgramPlan plan =
       plan_run(config, resolve_threads(config.get_int("threads")), resolve_target(config.get_string("cpu_target")));
@@ -45,21 +46,29 @@ int run(const std::vector<std::string>& arguments) {
                       .memory_limit = memory_limit_of(config),
                       .remat_policy = config.get_string("remat_policy"),
                       .precision = precision_text(config),
+                      .recipe_note = recipe_note,
                       .unquantized = unquantized_sites(step),
+                      .finish = step.finish ? finish_text(*step.finish) : "",
                       .checkpoint_copy = checkpoint_copy_bytes(config, plan)};
   const PlanReport report = make_report(plan, std::move(subject), r.options.contains("layers"));
   const MachineFile machine = find_machine(config);
   const auto forecast = forecast_step(plan, step.accumulation, machine.machine);
+  const auto finish = step.finish ? forecast_step(plan, step.accumulation, machine.machine, true) : std::nullopt;
   std::string text;
   if (r.options.contains("json")) {
     auto json = plan_json(report);
     json["time"] = forecast_json(forecast, machine.machine);
+    if (step.finish) json["finish"]["time"] = forecast_json(finish, machine.machine);
     text = json.dump(2) + "\n";
   } else {
     const int64_t tokens = report.subject.batch * report.subject.length * report.subject.accumulation;
     text =
         plan_text(report, r.options.contains("v")) + forecast_text(forecast, machine.machine, plan.threads, tokens,
                                                                    report.model_flops.total(), machine.path.string());
+    if (finish)
+      text += "\n" + report.subject.finish +
+              forecast_text(finish, machine.machine, plan.threads, tokens, report.model_flops.total(),
+                            machine.path.string());
   }
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);  // before an error on stderr

@@ -24,11 +24,14 @@ int run(const std::vector<std::string>& arguments) {
     throw Error("E102", "--layers and --ops exclude each other").hint("nibble profile --layers");
   const BenchOptions bench_options{.repeats = count_option(resolved, "repeats", 5),
                                    .seconds = static_cast<double>(count_option(resolved, "seconds", 15))};
-  ProgramPlan plan = plan_training(step_of(resolved.config), resolve_threads(resolved.config.get_int("threads")),
-                                   resolve_target(resolved.config.get_string("cpu_target")));
-  check_fits(resolved.config, plan);
+  std::string note;
+  const Config config = with_auto_recipe(resolved.config, std::nullopt, &note);
+  if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  ProgramPlan plan = plan_training(step_of(config), resolve_threads(config.get_int("threads")),
+                                   resolve_target(config.get_string("cpu_target")));
+  check_fits(config, plan);
   const Grouping grouping = given("layers") ? Grouping::node : given("ops") ? Grouping::op : Grouping::site;
-  const ProfileResult r = profile_training(resolved.config, std::move(plan), bench_options, grouping);
+  const ProfileResult r = profile_training(config, std::move(plan), bench_options, grouping);
   for (const std::string& warning : r.result.warnings) fmt::print(stderr, "warning: {}\n", warning);
   const std::string text = given("json") ? r.result.json.dump(2) + "\n" : r.result.text;
   std::fwrite(text.data(), 1, text.size(), stdout);

@@ -42,6 +42,8 @@ std::string to_string(const QuantSpec& s) {
   add(s.tensor_scale != TensorScale::exact, scales[static_cast<size_t>(s.tensor_scale)]);
   add(s.four_six != FourSix::off, choices[static_cast<size_t>(s.four_six)]);
   add(s.floor_scale, "floor");
+  add(s.quest, "quest");
+  add(s.vmax, "vmax");
   add(s.hadamard != 0, fmt::format("hadamard={}", s.hadamard));
   add(s.stream != 0, fmt::format("stream={}", s.stream));
   add(s.sign_stream != 0, fmt::format("signs={}", s.sign_stream));
@@ -55,8 +57,8 @@ QuantSpec parse_quant_spec(std::string_view text) {
     const size_t space = std::min(text.find(' '), text.size());
     const std::string_view word = text.substr(0, space);
     text.remove_prefix(std::min(space + 1, text.size()));
-    if (word == "floor") {
-      s.floor_scale = true;
+    if (word == "floor" || word == "quest" || word == "vmax") {
+      (word == "floor" ? s.floor_scale : word == "quest" ? s.quest : s.vmax) = true;
       continue;
     }
     const bool known = first ? parse_dtype(word, &s.format)

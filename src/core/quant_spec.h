@@ -22,6 +22,8 @@ struct QuantSpec {
   TensorScale tensor_scale = TensorScale::exact;
   FourSix four_six = FourSix::off;
   bool floor_scale = false;  // MX: E8M0 by the floor rule; stochastic rounding then takes 3/4 of the value (2.9)
+  bool quest = false;        // MXFP4: E8M0 from the block's standard deviation (3.4, mxfp4_quartet)
+  bool vmax = false;         // NVFP4, stochastic: the largest element is scaled to 6 * 16/17 (3.8, sr_vmax)
   int hadamard = 0;          // values a rotation turns together along the blocks' axis: 0, 16, 32, 64, 128
   uint32_t stream = 0;       // of its random bits (4.3)
   uint32_t sign_stream = 0;  // of the signs of RHT-128: 16 dgrad, 17 wgrad

@@ -54,6 +54,7 @@ Json manifest_json(const CheckpointContent& c, const std::vector<FileRecord>& fi
   j["data"] = std::move(data);
   j["parameters"] = std::move(parameters);
   j["sites"] = c.sites;
+  if (!c.recipe.empty()) j["recipe"] = c.recipe;
   j["files"] = std::move(list);
   return j;
 }
@@ -107,6 +108,7 @@ void parse_manifest(const Json& j, CheckpointInfo& info, std::vector<FileRecord>
   for (const Json& p : j.at("parameters"))
     info.parameters.push_back({p.at("name"), p.at("shape").get<std::vector<int64_t>>(), p.at("dtype")});
   info.sites = j.at("sites").get<std::vector<std::string>>();
+  if (j.contains("recipe")) info.recipe = j.at("recipe");
   for (const Json& f : j.at("files")) {
     FileRecord record{f.at("name"), integer(f.at("bytes")), {}};
     for (const Json& h : f.at("chunks")) record.chunks.push_back(parse_hex16(h));

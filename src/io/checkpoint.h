@@ -57,6 +57,7 @@ struct CheckpointInfo {
   };
   std::vector<Parameter> parameters;  // save() fills it from CheckpointContent::tensors
   std::vector<std::string> sites;     // in ordinal order
+  Json recipe = Json::object();       // how the linear layers are quantised, operand by operand; empty: they are not
 };
 
 /// All that a checkpoint holds. Tensor names must be unique over both lists.

@@ -44,7 +44,10 @@ void ConfigBuilder::check_refusals() {
     errors.push_back(Error("E010", "{}={} is not in this version", key.name, value)
                          .where("{}", entry.origin)
                          .expected(fmt::format("{}={}", key.name, has), value)
-                         .hint("{}={}", key.name, value_yaml(default_value(i))));
+                         .hint("{}={}{}", key.name, value_yaml(default_value(i)),
+                               key.name == "finish_high_precision_start"
+                                   ? ", or a step: auto needs the noise of the gradient, which is not estimated yet"
+                                   : ""));
   }
   const std::string& folder = result.config.get_string("run_name");
   if (folder.find('/') != folder.npos || folder == "." || folder == "..")
@@ -88,12 +91,26 @@ void ConfigBuilder::check_remat() {
 // What belongs to a recipe without one, and the name whose meaning is not obvious.
 void ConfigBuilder::check_recipe() {
   const std::string& recipe = result.config.get_string("quantization");
+  const bool own = !result.config.get_string("recipe_file").empty();
+  if (own && !recipe.empty() && at("recipe_file").layer > model && at("quantization").layer > model)
+    errors.push_back(conflict("E102",
+                              fmt::format("recipe_file and quantization={} both say what the recipe is", recipe),
+                              {"recipe_file", "quantization"})
+                         .hint("quantization=\"\", and base: {} in the file", recipe));
   std::vector<std::string> unread;
-  for (const std::string_view name : {"recipe_disable", "quantize_sites", "high_precision_first_layers",
-                                      "high_precision_last_layers", "tensor_scale"})
-    if (const Entry& entry = at(name); entry.layer > model && entry.value != default_value(key_index(name)))
-      unread.push_back(fmt::format("{}={}", name, value_yaml(entry.value)));
-  if ((recipe.empty() || recipe == "bf16" || recipe == "fp32") && !unread.empty() && options.command != "ckpt")
+  const auto changed = [&](std::string_view name) {
+    const Entry& entry = at(name);
+    return entry.layer > model && entry.value != default_value(key_index(name));
+  };
+  for (const std::string_view name :
+       {"recipe_disable", "recipe_addons", "quantize_sites", "high_precision_first_layers",
+        "high_precision_last_layers", "tensor_scale", "gemm_accumulation", "finish_high_precision"})
+    if (changed(name)) unread.push_back(fmt::format("{}={}", name, value_yaml(at(name).value)));
+  if (changed("finish_high_precision_start") && result.config.get_string("finish_high_precision") == "off" && !own)
+    result.notices.push_back(fmt::format("notice: read with finish_high_precision only: finish_high_precision_start={}",
+                                         value_yaml(at("finish_high_precision_start").value)));
+  if ((recipe.empty() || recipe == "bf16" || recipe == "fp32") && !own && !unread.empty() &&
+      options.command != "ckpt")
     result.notices.push_back(
         fmt::format("notice: read with a recipe only (quantization=te_nvfp4): {}", fmt::join(unread, ", ")));
   if (recipe == "fp8")

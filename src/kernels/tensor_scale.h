@@ -3,9 +3,8 @@
 #pragma once
 #include "core/quant_spec.h"
 #include "core/quantized.h"
-#include "numerics/eden.h"
 #include "numerics/fp8_scaling.h"
-#include "numerics/nvfp4.h"
+#include "numerics/nvfp4_rule.h"
 
 namespace nibble {
 
@@ -21,11 +20,9 @@ static inline TensorScales write_header(const QuantSpec& spec, uint32_t most, fl
   *h = {.amax = stored_amax(most), .decode = 1, .saved = 1, .by_amax = 0, .blank = most != 0};
   const bool not_finite = h->amax != h->amax;
   if (is_nvfp4(spec)) {
-    const bool standard = spec.rounding != Rounding::eden && spec.four_six == FourSix::off;
-    Nvfp4Rule rule = standard ? nvfp4_standard : spec.rounding == Rounding::eden ? nvfp4_eden : nvfp4_four_six;
-    rule.pow2 = spec.tensor_scale == TensorScale::pow2, rule.unit = spec.tensor_scale == TensorScale::unit;
+    const Nvfp4Rule rule = nvfp4_rule(spec);
     s.nvfp4 = nvfp4_scale(h->amax, rule);
-    h->decode = s.nvfp4.decode, h->by_amax = standard && !rule.pow2 && !rule.unit;
+    h->decode = s.nvfp4.decode, h->by_amax = factor_by_amax(rule);
   } else if (!block_format(spec.format).scales) {
     const float largest = spec.format == DType::e5m2 ? e5m2_max : e4m3_max;
     s.element = spec.tensor_scale == TensorScale::delayed

@@ -18,13 +18,14 @@ constexpr std::string_view layer_input = "decoder_layer_input";
 
 bool is_product(const Node& n) { return n.op == &linear_op || n.op == &qlinear_op; }
 
-// The weight of a product or norm, "" for other nodes.
+// The weight of a product or norm, "" for other nodes. A name ends at a blank: what follows tells codes apart.
 std::string_view weight_of(const Graph& graph, const Node& n) {
   if (!is_product(n) && n.op != &rms_norm_op) return "";
   const Node* made = &graph.producer(graph.behind_views(n.in[1]));
   if (made->op == &quantize_op) made = &graph.producer(graph.behind_views(made->in[0]));  // in every microbatch
   const Node& read = *made;
-  return read.op == &read_op ? std::string_view(read.attrs.get_string("name")) : "";
+  const std::string_view name = read.op == &read_op ? std::string_view(read.attrs.get_string("name")) : "";
+  return name.substr(0, name.find(' '));
 }
 
 // 3 of "model.layers.3.mlp.up_proj.weight"; -1 without one.

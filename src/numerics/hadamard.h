@@ -45,6 +45,12 @@ static inline void hadamard_to_bf16(const float* v, int n, uint32_t signs, BFloa
   const double scale = n == 16 ? 0.25 : n == 32 ? 0x1.6a09e667f3bcdp-3 : 0.125;
   for (int i = 0; i < n; ++i) y[i] = round_bf16(t[i] * scale + 0.0);
 }
+/// The inverse: s (H v) * scale in f64, not rounded yet.
+static inline void hadamard_back(double* v, int n, uint32_t signs) {
+  butterfly(v, n);
+  const double scale = n == 16 ? 0.25 : n == 32 ? 0x1.6a09e667f3bcdp-3 : 0.125;
+  for (int i = 0; i < n; ++i) v[i] = (signs >> (i % 16) & 1u) != 0 ? -(v[i] * scale) : v[i] * scale;
+}
 static inline void rht16(const float* v, BFloat16* y) { hadamard_to_bf16(v, 16, rht16_signs, y); }
 
 inline constexpr float rht128_scale = 0x1.6a09e6p-4f;

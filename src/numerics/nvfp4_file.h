@@ -5,17 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/quant_spec.h"
-#include "numerics/nvfp4.h"
+#include "numerics/nvfp4_rule.h"
 
 namespace nibble {
-
-/// How the scale of a tensor follows from its amax where it is rounded to nearest.
-static inline Nvfp4Rule nvfp4_rule(const QuantSpec& spec) {
-  Nvfp4Rule rule = spec.four_six != FourSix::off ? nvfp4_four_six : nvfp4_standard;
-  rule.pow2 = spec.tensor_scale == TensorScale::pow2, rule.unit = spec.tensor_scale == TensorScale::unit;
-  return rule;
-}
 
 /// The f32 of a tensor in a file.
 struct Nvfp4FileScale {

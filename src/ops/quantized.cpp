@@ -43,7 +43,8 @@ Types quantize_shape(const OpCall& c) {
 Cost quantize_cost(const OpCall& c) { return {2 * c.in[0].numel(), c.io_bytes() + c.in[0].nbytes()}; }
 
 Types requantize_shape(const OpCall& c) {
-  c.require(c.in[0].dtype == DType::nvfp4, "x must be nvfp4, got {}", to_string(c.in[0]));
+  c.require(c.in[0].dtype == DType::nvfp4 || c.in[0].dtype == DType::mxfp4, "x must be nvfp4 or mxfp4, got {}",
+            to_string(c.in[0]));
   c.require(c.in[1] == random_type, "random must be {}, got {}", to_string(random_type), to_string(c.in[1]));
   return copies(c, c.in[0], false);
 }

@@ -23,12 +23,23 @@ int64_t layer_of(std::string_view label) {
 bool draws(const QuantSpec& s) { return s.rounding != Rounding::nearest || s.hadamard == 128; }
 
 // A weight under a delayed scale is quantised in the microbatch, which records its amax like any other.
-bool made_in_graph(const QuantizedSite& s) { return s.fprop.b.tensor_scale == TensorScale::delayed; }
+bool made_in_graph(const QuantizedSite& s) {
+  return s.fprop.b.tensor_scale == TensorScale::delayed || s.dgrad.b.tensor_scale == TensorScale::delayed;
+}
+
+// A product of saved operands that were rotated and cut off is the gradient of these: quest_back makes of it that of
+// the numbers.
+bool turns_back(const QuantizedSite& s, const GemmRecipe& g) { return g.b_from_saved && s.fprop.a.quest; }
 
 /// Copies of a weight that are states.
 QuantSpec row_state(const QuantizedSite& s) { return s.fprop.active() ? s.fprop.b : QuantSpec{}; }
 QuantSpec column_state(const QuantizedSite& s) {
   return s.dgrad.active() && !s.dgrad.b_from_saved ? s.dgrad.b : QuantSpec{};
+}
+
+// Of a weight [n, k], blocks along k.
+Type row_type(const QuantSpec& spec, int64_t n, int64_t k) {
+  return {spec.format, {n, spec.hadamard > 0 ? filled(spec, k) : k}};
 }
 
 Attrs copy_attrs(const QuantSpec& row, const QuantSpec& column, int64_t tokens, int64_t site) {
@@ -130,6 +141,14 @@ class Quantize {
     return copies_.at(key(v, {spec, column}, site.ordinal));
   }
 
+  // What a QuEST scale cuts off of v.
+  static Attrs rotation_of(const QuantSpec& spec) { return {{"hadamard", static_cast<int64_t>(spec.hadamard)}}; }
+  Value mask(Value v, const QuantizedSite& site, const QuantSpec& spec) {
+    const auto [known, is_new] = masks_.try_emplace({v.id, spec.hadamard}, Value{});
+    if (is_new) known->second = emit(quest_mask_op, {v}, rotation_of(spec), site.label)[0];
+    return known->second;
+  }
+
   // The copy of a weight with blocks along K (fprop) or N (dgrad).
   Value weight(const QuantizedSite& site, bool transposed) {
     const QuantSpec spec = transposed ? site.dgrad.b : site.fprop.b;
@@ -142,8 +161,8 @@ class Quantize {
             emit(requantize_op, {weight(site, false), random()}, copy_attrs({}, spec, n, site.ordinal), site.label)[0];
       return known->second;
     }
-    return transposed ? state(StateRole::codes_transposed, site.weight, {spec.format, {k, filled(spec, n)}})
-                      : state(StateRole::codes, site.weight, {spec.format, {n, k}});
+    return transposed ? state(StateRole::codes_transposed, site.codes, {spec.format, {k, filled(spec, n)}})
+                      : state(StateRole::codes, site.codes, row_type(spec, n, k));
   }
 
   // a, b: how the operands were made, for people.
@@ -154,6 +173,7 @@ class Quantize {
     };
     Attrs attrs{{"dtype", std::string(name_of(y.dtype))}, {"a", text(g.a)}, {"b", text(g.b)}};
     if (g.factor != 1) attrs.set("factor", static_cast<double>(g.factor));
+    if (g.blackwell) attrs.set("accumulation", std::string("blackwell"));
     return attrs;
   }
 
@@ -169,6 +189,7 @@ class Quantize {
     make(n.in[0], *site, site->fprop.a, keeps ? site->wgrad.b : QuantSpec{}, "x");
     if (made_in_graph(*site)) make(n.in[1], *site, site->fprop.b, backward_ ? site->dgrad.b : QuantSpec{}, "w");
     masters_[site->weight] = n.in[1];
+    if (backward_ && turns_back(*site, site->dgrad)) x_masks_[site->label] = mask(n.in[0], *site, site->fprop.a);
     if (!site->fprop.active()) return append(n);
     Node product{&qlinear_op,
                  {copy(n.in[0], *site, site->fprop.a, false), weight(*site, false)},
@@ -189,13 +210,27 @@ class Quantize {
                         ? emit(requantize_op, {copy(n.in[2], *site, site->fprop.a, false), random()},
                                copy_attrs({}, site->wgrad.b, next_.type(n.in[2]).dim(-2), site->ordinal), n.label)[0]
                         : copy(n.in[2], *site, site->wgrad.b, true);
+    if (turns_back(*site, site->wgrad)) {
+      Value master = masters_.at(site->weight);
+      if (next_.type(master).dtype != DType::f32)  // codes are made from the parameter
+        master = state(StateRole::parameter, site->weight, {DType::f32, site->shape});
+      Attrs attrs = product_attrs(next_.type(n.out[0]), site->wgrad);
+      attrs.set("gemm", std::string(name_of(Gemm::wgrad)));
+      const Value dw = emit(qlinear_op, {dy, x}, std::move(attrs), n.label)[0];
+      append({&quest_back_add_op,
+              {n.in[0], dw, mask(master, *site, site->fprop.b)},
+              n.out,
+              rotation_of(site->fprop.b),
+              n.label});
+      return;
+    }
     append({&qlinear_wgrad_op, {n.in[0], dy, x}, n.out, product_attrs(next_.type(n.out[0]), site->wgrad), n.label});
   }
 
   // Products that share their input have one node: all of its layers are quantised alike.
   void dgrad(const Node& n) {
     Values in;
-    const GemmRecipe* recipe = nullptr;
+    const QuantizedSite* first = nullptr;
     size_t quantized = 0;
     for (size_t i = 0; i < n.in.size(); i += 2) {
       const QuantizedSite* const site = site_of_weight(n.in[i + 1]);
@@ -203,12 +238,20 @@ class Quantize {
       ++quantized;
       make(n.in[i], *site, site->dgrad.a, {}, "dy");
       in.push_back(copy(n.in[i], *site, site->dgrad.a, false)), in.push_back(weight(*site, true));
-      recipe = &site->dgrad;
+      if (first == nullptr) first = site;
+      NIBBLE_CHECK(!turns_back(*site, site->dgrad) || x_masks_.at(site->label) == x_masks_.at(first->label),
+                   "{} and {} share no input", site->label, first->label);
     }
     if (quantized == 0) return append(n);
     NIBBLE_CHECK(2 * quantized == n.in.size(), "{}: {} of {} products are quantised", n.label, quantized,
                  n.in.size() / 2);
-    append({&qlinear_dgrad_op, in, n.out, product_attrs(next_.type(n.out[0]), *recipe), n.label});
+    const Type dx = next_.type(n.out[0]);
+    if (!turns_back(*first, first->dgrad))
+      return append({&qlinear_dgrad_op, in, n.out, product_attrs(dx, first->dgrad), n.label});
+    const Value turned = emit(qlinear_dgrad_op, in, product_attrs(dx.as(DType::f32), first->dgrad), n.label)[0];
+    Attrs attrs = rotation_of(first->fprop.a);
+    attrs.set("width", dx.dim(-1)), attrs.set("dtype", std::string(name_of(dx.dtype)));
+    append({&quest_back_op, {turned, x_masks_.at(first->label)}, n.out, std::move(attrs), n.label});
   }
 
   const QuantizedSite* site_of_weight(Value w) const {
@@ -225,19 +268,23 @@ class Quantize {
   bool backward_ = false;
   std::map<std::string, const QuantizedSite*> by_label_;
   std::map<std::string, Value> sources_, requantized_, masters_;
+  std::map<std::string, Value> x_masks_;  // by label: of a layer's input
+  std::map<std::pair<int32_t, int>, Value> masks_;
   std::map<Key, Value> copies_;
 };
 
 }  // namespace
 
-std::vector<QuantizedSite> quantized_sites(const Graph& graph, const Recipe& recipe) {
+std::vector<QuantizedSite> quantized_sites(const Graph& graph, const Recipe& recipe, std::string_view other_codes) {
   std::vector<QuantizedSite> sites;
   int64_t layers = 0;
   for (const Node& n : graph.nodes) {
     if (n.op != &linear_op || !is_projection(n.label)) continue;
     const Value w = graph.behind_views(n.in[1]);
+    const std::string& weight = graph.producer(w).attrs.get_string("name");
     QuantizedSite s{n.label,
-                    graph.producer(w).attrs.get_string("name"),
+                    weight,
+                    weight + std::string(other_codes),
                     static_cast<int64_t>(sites.size()),
                     layer_of(n.label),
                     graph.type(w).shape,
@@ -298,16 +345,16 @@ Graph weights_graph(const std::vector<const Graph*>& graphs, const std::vector<Q
     recast(b, b.read(StateRole::weight, name, type), b.read(StateRole::parameter, name, type.as(DType::f32)));
   }
   for (const QuantizedSite& s : sites) {
-    const auto is_read = [&](StateRole role) { return read.contains({std::string(name_of(role)), s.weight}); };
+    const auto is_read = [&](StateRole role) { return read.contains({std::string(name_of(role)), s.codes}); };
     const QuantSpec row = is_read(StateRole::codes) ? row_state(s) : QuantSpec{},
                     column = is_read(StateRole::codes_transposed) ? column_state(s) : QuantSpec{};
     if (!row.active() && !column.active()) continue;
     const int64_t n = s.shape.dim(0), k = s.shape.dim(1);
     auto scope = b.scope(s.weight);
     Values in;
-    if (row.active()) in.push_back(b.read(StateRole::codes, s.weight, {row.format, {n, k}}));
+    if (row.active()) in.push_back(b.read(StateRole::codes, s.codes, row_type(row, n, k)));
     if (column.active())
-      in.push_back(b.read(StateRole::codes_transposed, s.weight, {column.format, {k, filled(column, n)}}));
+      in.push_back(b.read(StateRole::codes_transposed, s.codes, {column.format, {k, filled(column, n)}}));
     in.push_back(b.read(StateRole::parameter, s.weight, {DType::f32, s.shape}));
     in.push_back(b.input("random", random_type));
     b.emit(row.active() && column.active() ? quantize_weights_op : quantize_weight_op, in,

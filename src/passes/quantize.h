@@ -14,6 +14,7 @@ namespace nibble {
 struct QuantizedSite {
   std::string label;   // "layers.3/mlp/up_proj"
   std::string weight;  // the parameter's name
+  std::string codes;   // the name of the states that hold its codes: the same, and what was given for a second recipe
   int64_t ordinal;     // among the linear layers of the model, in forward order: keys its random bits
   int64_t layer;
   Shape shape;                     // of the weight [N, K]
@@ -23,8 +24,9 @@ struct QuantizedSite {
   bool active() const { return fprop.active() || dgrad.active() || wgrad.active(); }
 };
 
-/// The linear layers of a forward graph and what the recipe does to each.
-std::vector<QuantizedSite> quantized_sites(const Graph& graph, const Recipe& recipe);
+/// The linear layers of a forward graph and what the recipe does to each. other_codes: where a program has a second
+/// recipe whose codes are of other types, what the names of their states end in (" finish").
+std::vector<QuantizedSite> quantized_sites(const Graph& graph, const Recipe& recipe, std::string_view other_codes = "");
 
 /// Rewrites a graph, with or without its gradient. Weights become reads of the states `codes` and `codes_transposed`;
 /// activations and gradients are quantised once, in one node for both copies, and a copy that only the backward pass

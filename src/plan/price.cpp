@@ -106,10 +106,10 @@ double far_share(const ProgramPlan& plan, const CacheSizes& caches) {
   return arena > cache ? 1 - cache / arena : 0;
 }
 
-Work outside_work(const ProgramPlan& plan, int64_t accumulation) {
+Work outside_work(const ProgramPlan& plan, int64_t accumulation, bool finish) {
   Work w;
   for (const ExecutablePlan& e : plan.executables) {
-    const auto runs = static_cast<double>(runs_a_step(e.name, accumulation));
+    const auto runs = static_cast<double>(runs_a_step(e.name, accumulation, finish));
     for (const KernelChoice& k : e.kernels)
       if (k.run != nullptr) w.flops += runs;
     for (const Node& n : e.graph.nodes)
@@ -118,7 +118,8 @@ Work outside_work(const ProgramPlan& plan, int64_t accumulation) {
   return w;
 }
 
-std::optional<StepForecast> forecast_step(const ProgramPlan& plan, int64_t accumulation, const Machine& machine) {
+std::optional<StepForecast> forecast_step(const ProgramPlan& plan, int64_t accumulation, const Machine& machine,
+                                          bool finish) {
   const Limits* limits = machine.limits_of(plan.threads);
   if (limits == nullptr ||
       std::ranges::none_of(machine.prices, [&](const OpPrice& p) { return p.threads == plan.threads; }))
@@ -127,7 +128,7 @@ std::optional<StepForecast> forecast_step(const ProgramPlan& plan, int64_t accum
   std::map<std::string, double> parts;
   const double far = far_share(plan, machine.caches);
   for (const ExecutablePlan& e : plan.executables) {
-    const auto runs = static_cast<double>(runs_a_step(e.name, accumulation));
+    const auto runs = static_cast<double>(runs_a_step(e.name, accumulation, finish));
     if (runs == 0) continue;
     for (size_t i = 0; i < e.graph.nodes.size(); ++i) {
       if (e.kernels[i].run == nullptr) continue;
@@ -142,7 +143,7 @@ std::optional<StepForecast> forecast_step(const ProgramPlan& plan, int64_t accum
     }
   }
   if (const OpPrice* price = machine.price_of(outside_kernels, "", "", plan.threads))
-    parts[std::string(outside_kernels)] += price->seconds(outside_work(plan, accumulation), far);
+    parts[std::string(outside_kernels)] += price->seconds(outside_work(plan, accumulation, finish), far);
   f.parts.assign(parts.begin(), parts.end());
   std::ranges::stable_sort(f.parts, std::greater{}, [](const auto& part) { return part.second; });
   for (const auto& [name, seconds] : f.parts) f.seconds += seconds;

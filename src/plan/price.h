@@ -34,7 +34,7 @@ double far_share(const ProgramPlan& plan, const CacheSizes& caches);
 /// The name under which the time between kernels is priced, and what it depends on: flops are the nodes of a step,
 /// bytes written the inputs of its executables.
 inline constexpr std::string_view outside_kernels = "outside the kernels";
-Work outside_work(const ProgramPlan& plan, int64_t accumulation);
+Work outside_work(const ProgramPlan& plan, int64_t accumulation, bool finish = false);
 
 struct StepForecast {
   double seconds = 0;
@@ -42,8 +42,9 @@ struct StepForecast {
   std::vector<std::string> by_limit;                  // ops without a price: taken at the machine's limits
   double range = 0.1;                                 // of the checks: relative
 };
-/// Nothing if the machine has no prices for so many threads.
-std::optional<StepForecast> forecast_step(const ProgramPlan& plan, int64_t accumulation, const Machine& machine);
+/// Nothing if the machine has no prices for so many threads. finish: of a step of the end of the run (plan/work.h).
+std::optional<StepForecast> forecast_step(const ProgramPlan& plan, int64_t accumulation, const Machine& machine,
+                                          bool finish = false);
 
 /// What `nibble plan` says of the time: parts, tokens a second, range, machine. Without a forecast one line that says
 /// what to run; `file` is where the machine's file is or would be.

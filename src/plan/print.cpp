@@ -13,6 +13,8 @@ void append_header(std::string& out, const PlanReport& r) {
   const int64_t tokens = s.batch * s.length * s.accumulation;
   out += fmt::format("{}   {} parameters   {}   cpu, {} kernels, {} thread{}\n", s.model_name, grouped(r.parameters),
                      s.precision, r.target, r.threads, r.threads == 1 ? "" : "s");
+  if (!s.recipe_note.empty()) out += fmt::format("recipe   {}\n", s.recipe_note);
+  if (!s.finish.empty()) out += fmt::format("finish   {}\n", s.finish);
   out += fmt::format("step     {} rows x {} tokens x {} microbatch{} = {} tokens", s.batch, s.length, s.accumulation,
                      s.accumulation == 1 ? "" : "es", grouped(tokens));
   if (s.steps > 0) out += fmt::format(";   {} steps: {} tokens", grouped(s.steps), grouped(s.steps * tokens));
@@ -87,16 +89,23 @@ void append_tensors(std::string& out, const PlanReport& r) {
                        t.count == 1 ? "       " : fmt::format(" x {:<4}", t.count), t.kind);
 }
 
-void append_gemms(std::string& out, const PlanReport& r) {
+void append_gemm_rows(std::string& out, const std::vector<GemmRow>& rows) {
   size_t width = 0;
   size_t format = 4;
-  for (const GemmRow& g : r.gemms) width = std::max(width, g.site.size()), format = std::max(format, g.format.size());
-  out += "\nmatrix products of a microbatch: M x N x K, operands, kernel\n";
-  for (const GemmRow& g : r.gemms)
+  for (const GemmRow& g : rows) width = std::max(width, g.site.size()), format = std::max(format, g.format.size());
+  for (const GemmRow& g : rows)
     out += fmt::format("  {:<{}}  {:<6} {:>22}  {:<{}} {:<11}{:>10.4g} GFLOP{}\n", g.site, width, g.gemm,
                        fmt::format("{} x {} x {}", g.m, g.n, g.k), g.format, format, g.kernel, g.flops / 1e9,
                        g.count == 1 ? "" : fmt::format(" x {}", g.count));
+}
+
+void append_gemms(std::string& out, const PlanReport& r) {
+  out += "\nmatrix products of a microbatch: M x N x K, operands, kernel\n";
+  append_gemm_rows(out, r.gemms);
   for (const std::string& site : r.subject.unquantized) out += fmt::format("  not quantized: {}\n", site);
+  if (r.subject.finish.empty()) return;
+  out += fmt::format("\nmatrix products of a microbatch, {}\n", r.subject.finish);
+  append_gemm_rows(out, r.finish_gemms);
 }
 
 void append_ops(std::string& out, const PlanReport& r) {
@@ -160,16 +169,21 @@ nlohmann::ordered_json plan_json(const PlanReport& r) {
   for (const TensorRow& t : r.tensors)
     j["tensors"].push_back(
         {{"name", t.name}, {"kind", t.kind}, {"type", to_string(t.type)}, {"bytes", t.bytes}, {"count", t.count}});
-  for (const GemmRow& g : r.gemms)
-    j["gemms"].push_back({{"site", g.site},
-                          {"gemm", g.gemm},
-                          {"m", g.m},
-                          {"n", g.n},
-                          {"k", g.k},
-                          {"format", g.format},
-                          {"kernel", g.kernel},
-                          {"flops", g.flops},
-                          {"count", g.count}});
+  const auto gemms = [](const std::vector<GemmRow>& list) {
+    Json array = Json::array();
+    for (const GemmRow& g : list)
+      array.push_back({{"site", g.site},
+                       {"gemm", g.gemm},
+                       {"m", g.m},
+                       {"n", g.n},
+                       {"k", g.k},
+                       {"format", g.format},
+                       {"kernel", g.kernel},
+                       {"flops", g.flops},
+                       {"count", g.count}});
+    return array;
+  };
+  j["gemms"] = gemms(r.gemms);
   for (const OpRow& o : r.ops)
     j["operations"].push_back(
         {{"op", o.op}, {"kernel", o.kernel}, {"nodes", o.nodes}, {"flops", o.flops}, {"bytes", o.bytes}});
@@ -192,6 +206,8 @@ nlohmann::ordered_json plan_json(const PlanReport& r) {
   j["executed_flops"] = r.executed_flops;
   j["traffic_bytes"] = r.traffic_bytes;
   for (const auto& [name, count] : r.nodes) j["nodes"][name] = count;
+  if (!s.recipe_note.empty()) j["recipe_note"] = s.recipe_note;
+  if (!s.finish.empty()) j["finish"] = {{"when", s.finish}, {"gemms", gemms(r.finish_gemms)}};
   j["refusals"] = r.refusals;
   return j;
 }

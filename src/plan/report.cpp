@@ -182,7 +182,11 @@ bool gemm_of(const ExecutablePlan& plan, size_t i, const std::map<int32_t, std::
     *row = {.site = n.label, .gemm = "wgrad", .m = type(0).dim(0), .n = type(0).dim(1), .k = type(1).rows()};
     operand = 1;
   } else if (n.op == &qlinear_op) {
-    *row = {.site = n.label, .gemm = "fprop", .m = type(0).rows(), .n = type(1).dim(0), .k = type(1).dim(1)};
+    *row = {.site = n.label,
+            .gemm = n.attrs.has("gemm") ? n.attrs.get_string("gemm") : "fprop",
+            .m = type(0).rows(),
+            .n = type(1).dim(0),
+            .k = type(1).dim(1)};
   } else if (n.op == &qlinear_dgrad_op) {
     *row = {.site = joined_site(sites, n), .gemm = "dgrad", .m = type(0).rows(), .n = type(1).dim(0)};
     for (size_t k = 0; k < n.in.size(); k += 2) row->k += type(k).dim(-1);
@@ -400,6 +404,8 @@ PlanReport make_report(const ProgramPlan& plan, PlanSubject subject, bool layers
   r.memory = memory_classes(plan);
   r.tensors = largest_tensors(plan, 10);
   r.gemms = gemm_rows(plan.executable("microbatch"), layers);
+  if (!r.subject.finish.empty())
+    r.finish_gemms = gemm_rows(plan.executable("microbatch" + std::string(finish_suffix)), layers);
   r.recomputation = plan.recomputation;
   if (plan.recomputation.nodes > 0) {
     r.kept = kept_rows(plan.executable("microbatch"));

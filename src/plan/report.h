@@ -81,8 +81,10 @@ struct PlanSubject {
   int64_t memory_limit = 0;  // bytes
   std::string remat_policy;
   std::string precision;                 // "bfloat16", "bfloat16, te_nvfp4"
+  std::string recipe_note;               // why quantization=auto chose it; "" if it was not asked
   std::vector<std::string> unquantized;  // what the recipe leaves as it is, and why
-  int64_t checkpoint_copy = 0;           // bytes beside the arena that async_checkpointing takes
+  std::string finish;           // "finish_high_precision=fwd_bf16 from step 90 on"; "": the run has no such end
+  int64_t checkpoint_copy = 0;  // bytes beside the arena that async_checkpointing takes
 };
 
 struct PlanReport {
@@ -94,7 +96,7 @@ struct PlanReport {
   std::string largest_executable;  // whose temporary part is the arena's
   std::vector<MemoryClass> memory;
   std::vector<TensorRow> tensors;
-  std::vector<GemmRow> gemms;
+  std::vector<GemmRow> gemms, finish_gemms;            // of a microbatch; of one at the end of the run
   Recomputation recomputation;                         // of a microbatch
   std::vector<RematRow> kept, recomputed;              // of a microbatch; empty if nothing is recomputed
   std::vector<OpRow> ops;                              // of a whole step: microbatches, norm, update

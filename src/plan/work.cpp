@@ -26,12 +26,12 @@ Work work_of(const Graph& graph, const Node& n) {
   return work_of(*n.op, in, out, n.attrs);
 }
 
-int64_t runs_a_step(std::string_view executable, int64_t accumulation) {
+int64_t runs_a_step(std::string_view executable, int64_t accumulation, bool finish) {
+  if (executable == "gradient_norm" || executable == "update") return 1;
+  if (finish != executable.ends_with(finish_suffix)) return 0;
+  if (finish) executable.remove_suffix(finish_suffix.size());
   if (executable == "microbatch") return accumulation;
-  return executable == "gradient_norm" || executable == "update" || executable == "recast" ||
-                 executable == "advance_scales"
-             ? 1
-             : 0;
+  return executable == "recast" || executable == "advance_scales" ? 1 : 0;
 }
 
 std::string_view step_format(const ProgramPlan& plan) {

@@ -23,9 +23,13 @@ struct GemmRecipe {
   QuantSpec a, b;
   float factor = 1;           // on the result: 16/9 where both operands were scaled by 3/4
   bool b_from_saved = false;  // b is made from the 4-bit operand that fprop saved, not from the numbers
+  bool blackwell = false;     // sums as a Blackwell GPU rounds them (5.2): NVFP4 only
   bool active() const { return a.active() && b.active(); }
   bool operator==(const GemmRecipe&) const = default;
 };
+
+/// "nvfp4 stochastic . nvfp4_2d", then "saved", "x 1.7777778" and "blackwell" where they hold.
+std::string to_string(const GemmRecipe& product);
 
 /// Which linear layers of a decoder layer.
 enum class Sites { all, mlp };
@@ -47,6 +51,8 @@ struct RecipeOptions {
   Sites sites = Sites::all;
   std::optional<int64_t> first_high, last_high;  // else the recipe's
   bool pow2 = false;                             // tensor_scale=pow2
+  bool sr_vmax = false;                          // recipe_addons=[sr_vmax]
+  bool blackwell = false;                        // gemm_accumulation=blackwell
 };
 
 /// Names that recipe_of knows, in the order of the documentation. "" (none) is not among them.
@@ -54,6 +60,13 @@ std::span<const std::string_view> recipe_names();
 /// The recipe `name` (aliases such as te_mxfp8 included) for a model of `layers` decoder layers. nullopt: unknown.
 /// Throws E102 with the rule where options and recipe exclude each other (spec/precision.md 3.7).
 std::optional<Recipe> recipe_of(std::string_view name, int64_t layers, const RecipeOptions& options = {});
+
+/// What `options` make of a recipe; `layers` of the model, for a share of them. Throws E102 as recipe_of.
+Recipe with_options(Recipe recipe, const RecipeOptions& options);
+
+/// How a run ends (3.5): "fwd_bf16", "bwd_bf16", "all_mxfp8". Sites and layers are those of `recipe`.
+/// Throws E102 where nothing is left of it: a backward pass that needs what the forward pass saved.
+Recipe finished(const Recipe& recipe, std::string_view mode);
 
 /// The rule of spec/precision.md 3.7 that a recipe breaks; "" if none.
 std::string broken_rule(const Recipe& recipe);

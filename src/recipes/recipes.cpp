@@ -1,4 +1,6 @@
 // The table of recipes (spec/precision.md 3.4). One row is one recipe; a word of the row is one operand.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -21,6 +23,10 @@ constexpr QuantSpec turned(QuantSpec s, int group) {
 }
 constexpr QuantSpec floored(QuantSpec s) {
   s.floor_scale = true;
+  return s;
+}
+constexpr QuantSpec quest(QuantSpec s) {
+  s.quest = true;
   return s;
 }
 constexpr QuantSpec four_six(QuantSpec s, FourSix error) {
@@ -48,6 +54,9 @@ constexpr GemmRecipe plain;
 constexpr GemmRecipe te_dgrad{stochastic(DType::nvfp4, dy_row), tiles},
     te_wgrad{turned(stochastic(DType::nvfp4, dy_column), 16), turned(nvfp4, 16)};
 constexpr float tseng = 16.0f / 9;
+constexpr QuantSpec three_quarters(uint32_t stream, int group) {
+  return floored(turned(stochastic(DType::mxfp4, stream), group));
+}
 
 constexpr Row rows[] = {
     {"bf16", plain, plain, plain},
@@ -66,10 +75,12 @@ constexpr Row rows[] = {
      {turned(stochastic(DType::mxfp4, dy_column), 32), turned(mxfp4, 32)}},
     {"mxfp4_tseng",
      plain,
-     {floored(turned(stochastic(DType::mxfp4, dy_row), 64)), floored(turned(stochastic(DType::mxfp4, w_dgrad), 64)),
-      tseng},
-     {floored(turned(stochastic(DType::mxfp4, dy_column), 64)), floored(turned(stochastic(DType::mxfp4, x_column), 64)),
-      tseng}},
+     {three_quarters(dy_row, 64), three_quarters(w_dgrad, 64), tseng},
+     {three_quarters(dy_column, 64), three_quarters(x_column, 64), tseng}},
+    {"mxfp4_quartet",
+     {quest(turned(mxfp4, 32)), quest(turned(mxfp4, 32))},
+     {three_quarters(dy_row, 32), three_quarters(w_dgrad, 32), tseng, true},
+     {three_quarters(dy_column, 32), three_quarters(x_column, 32), tseng, true}},
     {"te_nvfp4", {nvfp4, tiles}, te_dgrad, te_wgrad},
     {"te_nvfp4_no_rht", {nvfp4, tiles}, te_dgrad, {stochastic(DType::nvfp4, dy_column), nvfp4}},
     {"te_nvfp4_46",
@@ -114,6 +125,14 @@ void leave_out(Recipe& r, std::string_view part) {
 
 std::string_view name_of(Gemm gemm) { return gemm == Gemm::fprop ? "fprop" : gemm == Gemm::dgrad ? "dgrad" : "wgrad"; }
 
+std::string to_string(const GemmRecipe& g) {
+  std::string text = to_string(g.a) + " . " + to_string(g.b);
+  if (g.factor != 1) text += fmt::format(" x {}", g.factor);
+  if (g.b_from_saved) text += " saved";
+  if (g.blackwell) text += " blackwell";
+  return text;
+}
+
 std::span<const std::string_view> recipe_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> list;
@@ -125,6 +144,11 @@ std::span<const std::string_view> recipe_names() {
 
 std::string broken_rule(const Recipe& r) {
   const auto is_tile = [](const QuantSpec& s) { return block_format(s.format).rows > 1; };
+  int delayed = 0, others = 0;
+  for (const Gemm g : all_gemms)
+    for (const QuantSpec& s : {r.of(g).a, r.of(g).b})
+      if (s.active()) ++(s.tensor_scale == TensorScale::delayed ? delayed : others);
+  if (delayed > 0 && others > 0) return "delayed scales are for all operands or for none";
   for (const Gemm g : all_gemms) {
     const GemmRecipe& p = r.of(g);
     const std::string where = std::string(name_of(g)) + ": ";
@@ -136,6 +160,13 @@ std::string broken_rule(const Recipe& r) {
     const QuantSpec& saved_from = g == Gemm::dgrad ? r.fprop.b : r.fprop.a;
     if (p.b_from_saved && !saved_from.active()) return where + "nothing is saved that could be requantised";
     if (p.b_from_saved && is_tile(saved_from)) return where + "a saved tile cannot be requantised";
+    if (p.b_from_saved && saved_from.format != p.b.format)
+      return where + "a saved operand is requantised in its own format";
+    if (p.b_from_saved && block_format(p.b.format).bits != 4) return where + "only 4-bit operands are requantised";
+    if (p.b_from_saved && saved_from.hadamard != 0 && !saved_from.quest)
+      return where + "a saved operand that is rotated needs the QuEST scale, whose mask turns the gradient back";
+    if (p.blackwell && (!is_nvfp4(p.a) || !is_nvfp4(p.b)))
+      return where + "the sums of a Blackwell GPU are defined for NVFP4 only";
     const BlockFormat fa = block_format(p.a.format), fb = block_format(p.b.format);
     if (fa.bits != fb.bits || fa.columns != fb.columns) return where + "the operands' blocks differ";
     for (const QuantSpec& s : {p.a, p.b}) {
@@ -145,6 +176,18 @@ std::string broken_rule(const Recipe& r) {
         return where + "four-over-six is not defined on a rotated operand";
       if ((s.four_six != FourSix::off || s.rounding == Rounding::eden) && !is_nvfp4(s))
         return where + "four-over-six and EDEN are NVFP4 quantisers";
+      if (s.quest && (s.format != DType::mxfp4 || s.rounding != Rounding::nearest || s.floor_scale || g != Gemm::fprop))
+        return where + "the QuEST scale is for MXFP4 rows to nearest, in the forward pass";
+      if (s.quest && s.hadamard != 0 && s.hadamard != 32)
+        return where + "the QuEST scale is of blocks of 32: rotate these or none";
+      if ((s.tensor_scale == TensorScale::unit && !is_nvfp4(s)) ||
+          (s.tensor_scale == TensorScale::delayed && block_format(s.format).scales))
+        return where + "no tensor scale that could be so";
+      if (s.floor_scale && block_format(s.format).columns != 32) return where + "the floor rule is one of MX scales";
+      if (s.vmax && (!is_nvfp4(s) || s.rounding != Rounding::stochastic))
+        return where + "sr_vmax is for NVFP4 with stochastic rounding";
+      if (s.hadamard == 128 && s.sign_stream == 0)
+        return where + "signs of a rotation of 128 are drawn for dgrad and wgrad only";
       if (s.hadamard != 0 && is_tile(s)) return where + "a rotated tile is not shared with the transpose";
       if (s.rounding == Rounding::eden && is_tile(s)) return where + "EDEN has no tiles";
       if (s.rounding == Rounding::eden && s.hadamard != 128) return where + "EDEN needs the rotation of 128";
@@ -164,6 +207,11 @@ std::optional<Recipe> recipe_of(std::string_view name, int64_t layers, const Rec
   if (row == std::end(rows)) return std::nullopt;
   Recipe r{std::string(name), row->fprop, row->dgrad, row->wgrad, o.sites, 0, 0, {}};
   r.last_high = static_cast<int64_t>(std::ceil(row->last_high * static_cast<double>(layers) - 1e-9));
+  return with_options(std::move(r), o);
+}
+
+Recipe with_options(Recipe r, const RecipeOptions& o) {
+  r.sites = o.sites;
   const auto change = [&r](std::string option, const auto& f) {
     const Recipe before = r;
     f();
@@ -181,9 +229,30 @@ std::optional<Recipe> recipe_of(std::string_view name, int64_t layers, const Rec
           s.tensor_scale = TensorScale::pow2;
       });
     });
+  if (o.sr_vmax)
+    change("recipe_addons=sr_vmax", [&] {
+      each_operand(r, [](Gemm, QuantSpec& s) { s.vmax = is_nvfp4(s) && s.rounding == Rounding::stochastic; });
+    });
+  if (o.blackwell)
+    change("gemm_accumulation=blackwell", [&] {
+      for (const Gemm g : all_gemms) r.of(g).blackwell = is_nvfp4(r.of(g).a) && is_nvfp4(r.of(g).b);
+    });
   if (const std::string rule = broken_rule(r); !rule.empty())
-    throw Error("E102", "quantization={} with these options is no legal recipe: {}", name, rule)
-        .hint("recipe_disable=[] tensor_scale=exact");
+    throw Error("E102", "{} with these options is no legal recipe: {}", r.name, rule)
+        .hint("recipe_disable=[] recipe_addons=[] tensor_scale=exact");
+  return r;
+}
+
+Recipe finished(const Recipe& recipe, std::string_view mode) {
+  Recipe r = recipe;
+  r.name = fmt::format("{}, finished by {}", recipe.name, mode), r.idle.clear();
+  if (mode == "fwd_bf16") r.fprop = {};
+  if (mode == "bwd_bf16") r.dgrad = r.wgrad = {};
+  if (mode == "all_mxfp8")
+    for (const Gemm g : all_gemms) r.of(g) = {mxfp8, mxfp8};
+  if (const std::string rule = broken_rule(r); !rule.empty())
+    throw Error("E102", "finish_high_precision={} makes no legal recipe of {}: {}", mode, recipe.name, rule)
+        .hint("finish_high_precision={}", mode == "fwd_bf16" ? "bwd_bf16" : "off");
   return r;
 }
 

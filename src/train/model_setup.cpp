@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "numerics/normal.h"
+#include "train/recipe_file.h"
 
 namespace nibble {
 
@@ -142,11 +143,13 @@ Schedule schedule_of(const Config& config) {
 }
 
 Recipe recipe_of(const Config& config, int64_t layers) {
-  const std::string& name = config.get_string("quantization");
-  if (name.empty()) return {};
+  const std::string &name = config.get_string("quantization"), &file = config.get_string("recipe_file");
+  if (name.empty() && file.empty()) return {};
   RecipeOptions o;
   o.disable = config.get_list("recipe_disable");
   o.sites = config.get_string("quantize_sites") == "mlp" ? Sites::mlp : Sites::all;
+  o.sr_vmax = std::ranges::count(config.get_list("recipe_addons"), "sr_vmax") > 0;
+  o.blackwell = config.get_string("gemm_accumulation") == "blackwell";
   const auto count = [&](std::string_view key) -> std::optional<int64_t> {
     if (config.json_of(key) == "\"auto\"") return std::nullopt;
     return config.get_int(key);
@@ -154,12 +157,17 @@ Recipe recipe_of(const Config& config, int64_t layers) {
   o.first_high = count("high_precision_first_layers"), o.last_high = count("high_precision_last_layers");
   o.pow2 = config.get_string("tensor_scale") == "pow2";
   std::optional<Recipe> recipe;
+  const std::string_view key_of_recipe = file.empty() ? "quantization" : "recipe_file";
+  if (!file.empty()) {
+    recipe = read_recipe_file(file, layers).recipe;
+    if (!config.is_explicit("quantize_sites")) o.sites = recipe->sites;
+  }
   try {
-    recipe = recipe_of(name, layers, o);
+    recipe = recipe ? with_options(*recipe, o) : recipe_of(name, layers, o);
   } catch (Error& e) {
-    e.where_text = fmt::format("quantization from {}", config.origin("quantization"));
-    for (const std::string_view key :
-         {"recipe_disable", "tensor_scale", "high_precision_first_layers", "high_precision_last_layers"})
+    e.where_text = fmt::format("{} from {}", key_of_recipe, config.origin(key_of_recipe));
+    for (const std::string_view key : {"recipe_disable", "recipe_addons", "tensor_scale", "gemm_accumulation",
+                                       "high_precision_first_layers", "high_precision_last_layers"})
       if (config.is_explicit(key))
         e.where_text += fmt::format(", {}={} from {}", key, config.json_of(key), config.origin(key));
     throw;
@@ -168,9 +176,68 @@ Recipe recipe_of(const Config& config, int64_t layers) {
   return *recipe;
 }
 
+std::optional<Finish> finish_of(const Config& config, const Recipe& recipe) {
+  std::string mode = config.get_string("finish_high_precision"), start = config.json_of("finish_high_precision_start"),
+              where = fmt::format("finish_high_precision from {}", config.origin("finish_high_precision"));
+  if (const std::string& file = config.get_string("recipe_file"); !file.empty()) {
+    const RecipeFile own = read_recipe_file(file, 1);
+    if (!config.is_explicit("finish_high_precision") && !own.finish.empty()) mode = own.finish, where = file;
+    if (!config.is_explicit("finish_high_precision_start") && own.finish_start)
+      start = std::to_string(*own.finish_start);
+  }
+  if (mode == "off" || !recipe.active()) return std::nullopt;
+  Finish finish{mode, 0, {}};
+  try {
+    finish.recipe = finished(recipe, mode);
+  } catch (Error& e) {
+    e.where_text = where;
+    throw;
+  }
+  if (start != "\"decay\"") {
+    finish.step = std::stoll(start);
+    return finish;
+  }
+  const std::optional<int64_t> decay = schedule_of(config).first_decay_step();
+  if (!decay)
+    throw Error("E102",
+                "finish_high_precision={} begins with the decay of the learning rate, and a constant one has none",
+                mode)
+        .where("{}, lr_schedule_type from {}", where, config.origin("lr_schedule_type"))
+        .expected("lr_schedule_type wsd, cosine or linear, or a step", "constant")
+        .hint("finish_high_precision_start={}", total_steps(config) * 9 / 10);
+  finish.step = *decay;
+  return finish;
+}
+
+std::string finish_text(const Finish& finish) {
+  return fmt::format("finish_high_precision={} from step {} on", finish.mode, finish.step);
+}
+
 std::string precision_text(const Config& config) {
-  const std::string& recipe = config.get_string("quantization");
-  return config.get_string("dtype") + (recipe.empty() ? "" : ", " + recipe);
+  const std::string &name = config.get_string("quantization"), &file = config.get_string("recipe_file");
+  if (!file.empty()) return fmt::format("{}, recipe {}", config.get_string("dtype"), file);
+  return config.get_string("dtype") + (name.empty() ? "" : ", " + name);
+}
+
+AutoRecipe auto_recipe(CpuTarget target, int64_t width) {
+  constexpr int64_t narrow = 256;
+  if (target == CpuTarget::ref) return {"", "the reference kernels multiply 4-bit operands one by one"};
+  if (width < narrow)
+    return {"", fmt::format("the model's width {} is below {}: what smaller products save, quantising costs", width,
+                            narrow)};
+  return {"te_nvfp4",
+          fmt::format("integer products of 4-bit operands ({} kernels) are the fastest here; how much, and for which "
+                      "loss: docs/quantization.md",
+                      name_of(target))};
+}
+
+Config with_auto_recipe(const Config& config, const std::optional<std::string>& of_run, std::string* line) {
+  line->clear();
+  if (config.get_string("quantization") != "auto") return config;
+  AutoRecipe pick = auto_recipe(resolve_target(config.get_string("cpu_target")), config.get_int("base_emb_dim"));
+  if (of_run) pick = {*of_run, "the run began with it"};
+  *line = fmt::format("quantization=auto: {}; {}", pick.name.empty() ? "no recipe" : pick.name, pick.why);
+  return config.with("quantization", pick.name.empty() ? "\"\"" : pick.name, "auto");
 }
 
 StepConfig step_of(const Config& config) {
@@ -187,6 +254,7 @@ StepConfig step_of(const Config& config) {
   if (evaluation) c.evaluation = {rows > 0 ? static_cast<int64_t>(rows) : c.microbatch.rows, c.microbatch.length};
   c.dtype = config.get_string("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
   c.recipe = recipe_of(config, c.model.layers);
+  c.finish = finish_of(config, c.recipe);
   c.seed = static_cast<uint32_t>(config.get_int("seed"));
   c.z_loss = config.get_double("z_loss_multiplier");
   c.loss_tiles = config.get_int("num_vocab_tiling");

@@ -16,11 +16,25 @@ LlamaShape hf_shape_of(const LlamaConfig& model, int64_t max_positions);
 
 OptimizerConfig optimizer_of(const Config& config);
 Schedule schedule_of(const Config& config);
-/// With an evaluation executable where there is a set to evaluate on: eval_files, or eval_fraction > 0.
-/// What `quantization` and the keys beside it say.
+/// What `quantization`, or recipe_file, and the keys beside it say. quantization=auto must have been resolved.
 Recipe recipe_of(const Config& config, int64_t layers);
+/// How the run ends, if finish_high_precision or the recipe's file says so. E102 for a start at a decay that the
+/// schedule has not, and for a recipe that cannot end so.
+std::optional<Finish> finish_of(const Config& config, const Recipe& recipe);
+/// "finish_high_precision=fwd_bf16 from step 90 on"
+std::string finish_text(const Finish& finish);
 /// "bfloat16, te_nvfp4"
 std::string precision_text(const Config& config);
+
+/// What quantization=auto chooses ("": no recipe) on this CPU for a model of this width, and why.
+struct AutoRecipe {
+  std::string name, why;
+};
+AutoRecipe auto_recipe(CpuTarget target, int64_t width);
+/// `config` with a recipe's name in the place of quantization=auto: the one that the run began with, if there is one,
+/// else auto_recipe. `line` becomes what was chosen and why, to be printed; "" if the choice was not left to nibble.
+Config with_auto_recipe(const Config& config, const std::optional<std::string>& of_run, std::string* line);
+/// With an evaluation executable where there is a set to evaluate on: eval_files, or eval_fraction > 0.
 StepConfig step_of(const Config& config);
 
 /// numerics=maxtext keeps 1/sqrt(D) in the q weights: stored checkpoints hold them times sqrt(D), an exact power of

@@ -146,11 +146,12 @@ struct Trial {
   ExecutablePlan plan;
   Recomputation done;
 };
-Trial try_again(const Graph& microbatch, const std::vector<bool>& again, const ProgramPlan& plan, bool fused) {
+Trial try_again(const std::string& name, const Graph& microbatch, const std::vector<bool>& again,
+                const ProgramPlan& plan, bool fused) {
   Graph graph = microbatch;
   Recomputation done = recompute(graph, again);
   verify(graph, "recompute");
-  return {plan_executable({"microbatch", std::move(graph)}, plan.threads, plan.target, fused), done};
+  return {plan_executable({name, std::move(graph)}, plan.threads, plan.target, fused), done};
 }
 
 // The least recomputation that fits: kinds of tensors from the cheapest on, the last one in as few layers as possible,
@@ -158,8 +159,9 @@ Trial try_again(const Graph& microbatch, const std::vector<bool>& again, const P
 // just these bytes then gives the same choice.
 class Search {
  public:
-  Search(const Graph& microbatch, const ProgramPlan& plan, int64_t bytes, bool fused)
-      : graph_(microbatch),
+  Search(const std::string& name, const Graph& microbatch, const ProgramPlan& plan, int64_t bytes, bool fused)
+      : name_(name),
+        graph_(microbatch),
         plan_(plan),
         candidates_(microbatch),
         kinds_(candidates_.kinds()),
@@ -191,7 +193,7 @@ class Search {
     std::vector<bool> again = candidates_.nothing();
     for (size_t k = 0; k < kinds_.size(); ++k)
       for (size_t i = 0; i < layers[k]; ++i) again[kinds_[k].nodes[i]] = true;
-    return try_again(graph_, again, plan_, fused_);
+    return try_again(name_, graph_, again, plan_, fused_);
   }
   int64_t bytes_of(const Layers& layers) const { return trial(layers).plan.memory.bytes; }
 
@@ -231,6 +233,7 @@ class Search {
     return least;
   }
 
+  const std::string& name_;
   const Graph& graph_;
   const ProgramPlan& plan_;
   Candidates candidates_;
@@ -266,21 +269,22 @@ RematPolicy remat_of(const Config& config, int64_t limit) {
   return policy;
 }
 
-void apply_remat(const RematPolicy& policy, const Graph& microbatch, ProgramPlan& plan, bool fused) {
+void apply_remat(const RematPolicy& policy, const std::string& name, const Graph& microbatch, ProgramPlan& plan,
+                 bool fused) {
   plan.recomputation.kept_bytes = plan.recomputation.kept_before = kept_bytes(microbatch);
   const auto take = [&plan](Trial t) {
     plan.recomputation = t.done;
     plan.replace(std::move(t.plan));
   };
   if (policy.kind == RematPolicy::Kind::named)
-    take(try_again(microbatch, Candidates(microbatch).without(policy.kept), plan, fused));
+    take(try_again(name, microbatch, Candidates(microbatch).without(policy.kept), plan, fused));
   if (policy.kind != RematPolicy::Kind::automatic || plan.arena_bytes() <= policy.limit) return;
   int64_t temporary = policy.limit - plan.state_bytes;
   if (temporary <= 0) return;                       // the states alone are too large
   for (const ExecutablePlan& e : plan.executables)  // no recomputation makes these smaller
-    if (e.name != "microbatch") temporary = std::max(temporary, e.memory.bytes);
-  if (plan.executable("microbatch").memory.bytes <= temporary) return;
-  take(Search(microbatch, plan, temporary, fused).run());
+    if (!e.name.starts_with("microbatch")) temporary = std::max(temporary, e.memory.bytes);
+  if (plan.executable(name).memory.bytes <= temporary) return;
+  take(Search(name, microbatch, plan, temporary, fused).run());
 }
 
 }  // namespace nibble

@@ -27,9 +27,11 @@ RematPolicy remat_of(const Config& config, int64_t limit);
 /// Values of remat_policy that name kept tensors, from the one that recomputes least to the one that recomputes most.
 const std::vector<std::string>& named_remat_policies();
 
-/// Plans "microbatch" again so that it recomputes what the policy says. `microbatch`: its graph after grad.
+/// Plans the executable `name` ("microbatch") again so that it recomputes what the policy says. `microbatch`: its graph
+/// after grad.
 /// automatic: nothing if the program fits; else the tensors that cost the fewest FLOPs a byte, in as many layers as it
 /// takes, and no more; if nothing fits, what needs the fewest bytes.
-void apply_remat(const RematPolicy& policy, const Graph& microbatch, ProgramPlan& plan, bool fused);
+void apply_remat(const RematPolicy& policy, const std::string& name, const Graph& microbatch, ProgramPlan& plan,
+                 bool fused);
 
 }  // namespace nibble

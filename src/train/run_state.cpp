@@ -47,6 +47,39 @@ void check_folder(const Config& config, const fs::path& run) {
       .hint("run_name={}_2, or remove the folder", config.get_string("run_name"));
 }
 
+// What a checkpoint says of the recipe, file or not: one line a product, and when the run's end begins.
+Json recipe_record(const StepConfig& c, int64_t step) {
+  Json j = Json::object();
+  if (!c.recipe.active()) return j;
+  const auto products = [](const Recipe& r) {
+    Json list = Json::object();
+    for (const Gemm g : all_gemms) list[std::string(name_of(g))] = to_string(r.of(g));
+    return list;
+  };
+  j = products(c.recipe);
+  j["sites"] = c.recipe.sites == Sites::mlp ? "mlp" : "all";
+  j["high_precision_layers"] = {c.recipe.first_high, c.recipe.last_high};
+  if (c.finish) {
+    j["finish"] = products(c.finish->recipe);
+    j["finish"]["mode"] = c.finish->mode, j["finish"]["step"] = c.finish->step;
+    j["finish"]["begun"] = step >= c.finish->step;
+  }
+  return j;
+}
+
+// "recipe/fprop: old -> new" of what differs.
+std::vector<std::string> recipe_changes(const Json& stored, const Json& now) {
+  std::vector<std::string> list;
+  const Json before = stored.flatten(), after = now.flatten();
+  for (const auto& item : after.items()) {
+    if (item.key().ends_with("/begun")) continue;
+    const std::string old = before.contains(item.key()) ? before.at(item.key()).dump() : "nothing";
+    if (old != item.value().dump())
+      list.push_back(fmt::format("recipe{}: {} -> {}", item.key(), old, item.value().dump()));
+  }
+  return list;
+}
+
 std::string data_change(const CheckpointInfo::DataFile& old, const std::vector<CheckpointInfo::DataFile>& now) {
   for (const auto& f : now)
     if (f.name == old.name)
@@ -128,7 +161,10 @@ std::optional<std::string> check_resume(const CheckpointInfo& stored, const Conf
                 hex16(data.tokenizer->hash()), hex16(stored.tokenizer_hash))
         .where("step {}", stored.step)
         .hint("the tokenizer files of the checkpoint, copied into the run folder");
-  const std::vector<std::string> changed = differences(stored.config, config.determining());
+  std::vector<std::string> changed = differences(stored.config, config.determining());
+  if (!stored.recipe.empty())
+    std::ranges::copy(recipe_changes(stored.recipe, recipe_record(step_of(config), stored.step)),
+                      std::back_inserter(changed));
   if (changed.empty()) return std::nullopt;
   return "changed since the checkpoint: " + joined(changed);
 }
@@ -235,6 +271,7 @@ CheckpointContent checkpoint_content(const Config& config, Stepper& stepper, con
     for (const char* site : {"self_attn/q_proj", "self_attn/k_proj", "self_attn/v_proj", "self_attn/o_proj",
                              "mlp/gate_proj", "mlp/up_proj", "mlp/down_proj"})
       c.sites.push_back(fmt::format("layers.{}/{}", i, site));
+  c.recipe = recipe_record(stepper.config(), progress.step);
   LlamaShape shape = hf_shape_of(model, stepper.config().microbatch.length);
   if (data.tokenizer) {
     const Tokenizer& t = *data.tokenizer;

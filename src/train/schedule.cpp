@@ -23,6 +23,11 @@ int64_t Schedule::decay_start() const {
   return length - static_cast<int64_t>(static_cast<double>(length) * decay_fraction);
 }
 
+std::optional<int64_t> Schedule::first_decay_step() const {
+  if (kind == Kind::constant) return std::nullopt;
+  return kind == Kind::wsd ? decay_start() : warmup;
+}
+
 double Schedule::rate(int64_t step) const {
   const double p = peak, f = p * final_fraction;
   if (step >= length) return 0;

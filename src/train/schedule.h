@@ -1,6 +1,7 @@
 // Learning-rate schedules (spec/training.md 2.9), in f64 from step 0; a value is rounded to f32 once, where it is used.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 namespace nibble {
 
@@ -16,6 +17,8 @@ struct Schedule {
   double rate(int64_t step) const;
   /// First step of the wsd decay.
   int64_t decay_start() const;
+  /// First step of the decay: of wsd as above, of cosine and linear the first one after the warm-up; constant has none.
+  std::optional<int64_t> first_decay_step() const;
 };
 
 /// int(S * fraction): the f64 product, truncated.

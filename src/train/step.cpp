@@ -7,6 +7,7 @@
 #include "core/float_mode.h"
 #include "graph/verify.h"
 #include "passes/grad.h"
+#include "plan/work.h"
 
 namespace nibble {
 namespace {
@@ -17,10 +18,16 @@ struct TrainingGraph {
   std::vector<QuantizedSite> sites;
 };
 
-TrainingGraph microbatch_graph(const StepConfig& c) {
+// Two recipes share the states of the codes that both make alike.
+std::string_view other_codes(const StepConfig& c, const Recipe& recipe) {
+  const auto alike = [&](Gemm g) { return !recipe.of(g).b.active() || recipe.of(g).b == c.recipe.of(g).b; };
+  return alike(Gemm::fprop) && alike(Gemm::dgrad) ? "" : " finish";
+}
+
+TrainingGraph microbatch_graph(const StepConfig& c, const Recipe& recipe) {
   TrainingGraph t{llama_loss_graph(c.model, c.microbatch, c.z_loss, c.dtype, c.loss_tiles), {}, {}};
   verify(t.graph, "model");
-  t.sites = quantized_sites(t.graph, c.recipe);
+  t.sites = quantized_sites(t.graph, recipe, other_codes(c, recipe));
   const Value ce = t.graph.output("ce");
   Builder b(t.graph);
   const Value seed = ones(b, t.graph.type(ce));
@@ -31,21 +38,35 @@ TrainingGraph microbatch_graph(const StepConfig& c) {
   return t;
 }
 
-// Evaluation, and what rounds and quantises the weights that it and the microbatches share.
-void add_evaluation(const StepConfig& c, std::vector<NamedGraph>& graphs) {
+// Evaluation, and what rounds and quantises the weights that it and the microbatches share. microbatch: nullptr
+// without.
+void add_evaluation(const StepConfig& c, const Recipe& recipe, const Graph* microbatch, const std::string& suffix,
+                    std::vector<NamedGraph>& graphs) {
   std::vector<QuantizedSite> sites;
-  if (c.evaluation.rows > 0) {
-    Graph graph = llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype, c.loss_tiles);
-    sites = quantized_sites(graph, c.recipe);
-    quantize(graph, sites);
-    verify(graph, "quantize");
-    graphs.push_back({"evaluate", std::move(graph)});
-  }
-  if (sites.empty()) sites = quantized_sites(llama_loss_graph(c.model, c.microbatch, 0), c.recipe);
   std::vector<const Graph*> readers;
-  for (const NamedGraph& g : graphs) readers.push_back(&g.graph);
-  if (Graph weights = weights_graph(readers, sites); !weights.nodes.empty())
-    graphs.push_back({"recast", std::move(weights)});
+  Graph evaluation;
+  if (c.evaluation.rows > 0) {
+    evaluation = llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype, c.loss_tiles);
+    sites = quantized_sites(evaluation, recipe, other_codes(c, recipe));
+    quantize(evaluation, sites);
+    verify(evaluation, "quantize");
+    readers.push_back(&evaluation);
+  }
+  if (sites.empty())
+    sites = quantized_sites(llama_loss_graph(c.model, c.microbatch, 0), recipe, other_codes(c, recipe));
+  if (microbatch != nullptr) readers.insert(readers.begin(), microbatch);
+  Graph weights = weights_graph(readers, sites);
+  if (c.evaluation.rows > 0) graphs.push_back({"evaluate" + suffix, std::move(evaluation)});
+  if (!weights.nodes.empty()) graphs.push_back({"recast" + suffix, std::move(weights)});
+}
+
+// All executables that depend on the recipe.
+void add_phase(const StepConfig& c, const Recipe& recipe, const Graph& microbatch, const std::string& suffix,
+               std::vector<NamedGraph>& graphs) {
+  graphs.push_back({"microbatch" + suffix, microbatch});
+  if (Graph scales = scales_graph(microbatch); !scales.nodes.empty())
+    graphs.push_back({"advance_scales" + suffix, std::move(scales)});
+  add_evaluation(c, recipe, &microbatch, suffix, graphs);
 }
 
 void fill_random(Executable& x, uint32_t seed, int64_t step, int64_t first_row) {
@@ -98,25 +119,29 @@ std::vector<std::string> unquantized_sites(const StepConfig& c) {
 
 ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, std::vector<NamedGraph> extra) {
   const std::vector<Parameter> parameters = llama_parameters(c.model);
-  TrainingGraph microbatch = microbatch_graph(c);
+  const TrainingGraph microbatch = microbatch_graph(c, c.recipe);
   std::vector<NamedGraph> graphs;
   graphs.push_back(
       {"update", update_graph(c.optimizer, parameters, microbatch.gradients,
                               c.decayed.empty() ? std::vector<bool>(parameters.size(), false) : c.decayed)});
   graphs.push_back({"gradient_norm", gradient_norm_graph(parameters, microbatch.gradients)});
-  graphs.push_back({"microbatch", microbatch.graph});
-  if (Graph scales = scales_graph(microbatch.graph); !scales.nodes.empty())
-    graphs.push_back({"advance_scales", std::move(scales)});
-  add_evaluation(c, graphs);
+  add_phase(c, c.recipe, microbatch.graph, "", graphs);
+  std::optional<TrainingGraph> finish;
+  if (c.finish) {
+    finish = microbatch_graph(c, c.finish->recipe);
+    NIBBLE_CHECK(finish->gradients == microbatch.gradients, "another recipe has other gradients");
+    add_phase(c, c.finish->recipe, finish->graph, std::string(finish_suffix), graphs);
+  }
   for (NamedGraph& g : extra) graphs.push_back(std::move(g));
   ProgramPlan plan = plan_program(std::move(graphs), threads, target, c.fused);
-  apply_remat(c.remat, microbatch.graph, plan, c.fused);
+  if (finish) apply_remat(c.remat, "microbatch" + std::string(finish_suffix), finish->graph, plan, c.fused);
+  apply_remat(c.remat, "microbatch", microbatch.graph, plan, c.fused);  // last: what it did is what the plan reports
   return plan;
 }
 
 ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target) {
   std::vector<NamedGraph> graphs;
-  add_evaluation(c, graphs);
+  add_evaluation(c, c.recipe, nullptr, "", graphs);
   return plan_program(std::move(graphs), threads, target);
 }
 
@@ -126,6 +151,15 @@ Stepper::Stepper(const StepConfig& c, ProgramPlan plan)
   fill_rope_table(c.model.rope, c.model.head_size, 0, table.dim(0), table.as<float>());
   for (const StateInfo& s : program_->plan().states)
     if (s.role == StateRole::fp8_scale) program_->state(s.role, s.name).as<float>()[0] = 1;
+  phases_[0] = phase_of("");
+  if (c.finish) phases_[1] = phase_of(std::string(finish_suffix));
+}
+
+Stepper::Phase Stepper::phase_of(const std::string& suffix) {
+  const auto find = [&](const std::string& name) {
+    return program_->has_executable(name + suffix) ? &program_->executable(name + suffix) : nullptr;
+  };
+  return {find("microbatch"), find("recast"), find("advance_scales"), find("evaluate")};
 }
 
 float Stepper::inverse_count(int64_t n) const {
@@ -163,17 +197,16 @@ void Stepper::add_losses(Executable& x, const Rows& rows, int64_t first, int64_t
 
 // Once an optimizer step: its microbatches share the weights.
 void Stepper::round_weights(int64_t step) {
-  if (!program_->has_executable("recast")) return;
-  Executable& recast = program_->executable("recast");
-  fill_random(recast, c_.seed, step, 0);
-  recast.run();
+  if (phase().recast == nullptr) return;
+  fill_random(*phase().recast, c_.seed, step, 0);
+  phase().recast->run();
 }
 
 LossSum Stepper::gradients(const Rows& rows, int64_t step) {
   const FloatMode mode;
   LossSum sum;
   round_weights(step);
-  Executable& microbatch = program_->executable("microbatch");
+  Executable& microbatch = *phase().microbatch;
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   for (int64_t j = 0; j < c_.accumulation; ++j) {
     microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n, step);
@@ -199,7 +232,7 @@ StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
   Executable& update = program_->executable("update");
   fill_update_scalars(c_.optimizer, lr, t, clip, update.input("scalars").as<float>());
   update.run();
-  if (program_->has_executable("advance_scales")) program_->executable("advance_scales").run();
+  if (phase().advance_scales != nullptr) phase().advance_scales->run();
   result.param_norm = update.output("param_norm").as<double>()[0];
   result.updated = true;
   return result;
@@ -228,7 +261,7 @@ std::optional<NonFinite> Stepper::non_finite_state() const {
 std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows, int64_t t) {
   if (auto found = non_finite_state()) return found;
   round_weights(t - 1);
-  Executable& microbatch = program_->executable("microbatch");
+  Executable& microbatch = *phase().microbatch;
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   for (int64_t j = 0; j < c_.accumulation; ++j) {
     microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n, t - 1);
@@ -242,7 +275,7 @@ std::optional<NonFinite> Stepper::find_non_finite(const Rows& rows, int64_t t) {
 
 LossSum Stepper::evaluate(const Rows& rows, bool same_weights) {
   const FloatMode mode;
-  Executable& x = program_->executable("evaluate");
+  Executable& x = *phase().evaluate;
   LossSum sum;
   if (!same_weights) round_weights(0);
   microbatch_inputs(x, rows, 0, rows.rows, 1.0f, 0);

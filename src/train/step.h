@@ -13,16 +13,24 @@
 
 namespace nibble {
 
+/// How a run ends: from optimizer step `step` on with another recipe (finish_high_precision).
+struct Finish {
+  std::string mode;  // "fwd_bf16"
+  int64_t step = 0;
+  Recipe recipe;
+};
+
 struct StepConfig {
   LlamaConfig model;
   OptimizerConfig optimizer;
-  std::vector<bool> decayed;    // by parameter; empty: none
-  BatchShape microbatch{1, 1};  // B, T
-  int64_t accumulation = 1;     // GA
-  BatchShape evaluation{0, 0};  // rows 0: no evaluation executable
-  DType dtype = DType::f32;     // of activations and products; masters, gradients and moments are f32
-  Recipe recipe;                // of the linear layers
-  uint32_t seed = 0;            // of the recipe's random bits
+  std::vector<bool> decayed;     // by parameter; empty: none
+  BatchShape microbatch{1, 1};   // B, T
+  int64_t accumulation = 1;      // GA
+  BatchShape evaluation{0, 0};   // rows 0: no evaluation executable
+  DType dtype = DType::f32;      // of activations and products; masters, gradients and moments are f32
+  Recipe recipe;                 // of the linear layers
+  std::optional<Finish> finish;  // another recipe at the end of the run
+  uint32_t seed = 0;             // of the recipe's random bits
   double z_loss = 0;
   int64_t loss_tiles = 1;        // of tokens, at least; the same bits for any number
   RematPolicy remat;             // what the microbatch recomputes
@@ -60,7 +68,8 @@ struct NonFinite {
 /// Empty without a recipe.
 std::vector<std::string> unquantized_sites(const StepConfig& c);
 
-/// Plans the program of a job: nothing is allocated. "decode_<rows>" executables are added by `extra`.
+/// Plans the program of a job: nothing is allocated. "decode_<rows>" executables are added by `extra`. With a finish
+/// there are two of what depends on the recipe: "microbatch" and "microbatch_finish", ...
 ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, std::vector<NamedGraph> extra = {});
 
 /// A program with the executable "evaluate" only: no gradients, no moments.
@@ -73,6 +82,9 @@ class Stepper {
   Program& program() { return *program_; }
   const StepConfig& config() const { return c_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
+
+  /// Whether what follows runs with StepConfig::finish. Weights, moments and random streams are the same for both.
+  void finish(bool on) { finishing_ = on && c_.finish.has_value(); }
 
   /// Loss of GA * B rows; their gradient replaces what the gradient states hold. step: keys the recipe's random bits.
   /// Nothing allocates.
@@ -93,9 +105,17 @@ class Stepper {
   float inverse_count(int64_t n) const;
   void round_weights(int64_t step);
   void forget_amaxes();
+  // What runs once a step, a microbatch or an evaluation, before and after the switch; nullptr: there is none.
+  struct Phase {
+    Executable *microbatch, *recast, *advance_scales, *evaluate;
+  };
+  const Phase& phase() const { return phases_[finishing_ ? 1 : 0]; }
+  Phase phase_of(const std::string& suffix);
   StepConfig c_;
   std::vector<Parameter> parameters_;
   std::unique_ptr<Program> program_;
+  Phase phases_[2] = {};
+  bool finishing_ = false;
 };
 
 /// Number of targets that count.

@@ -48,6 +48,13 @@ void print_summary(Console& console, const Config& config, const StepConfig& ste
                   schedule.length, schedule.warmup, config.json_of("learning_rate")));
   if (step.recipe.active() && step.recipe.first_high + step.recipe.last_high >= step.model.layers)
     console.notice("every layer stays in high precision: nothing is quantized");
+  if (step.finish) {
+    console.notice(fmt::format("{}{}", finish_text(*step.finish),
+                               step.finish->step >= steps ? ": after the last step, so never"
+                               : step.finish->mode == "fwd_bf16"
+                                   ? ": what this gains is lost again where the weights are served in 4 bits"
+                                   : ""));
+  }
   for (const std::string& option : step.recipe.idle) console.notice(option + " changes nothing in this recipe");
   if (schedule.warmup > schedule.length)
     console.notice("the warm-up is longer than the schedule: the peak rate is never reached");

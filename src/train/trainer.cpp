@@ -79,6 +79,7 @@ class Trainer {
   int stop_code() const { return signals_.stop() == SIGINT ? exit_interrupted : exit_stopped; }
 
   int run_steps();
+  void choose_recipe();
   bool prepare();
   void open_run();
   void start_state();
@@ -127,7 +128,22 @@ class Trainer {
   Clock::time_point started_ = Clock::now(), last_completion_;
 };
 
+// quantization=auto: what the run began with, else by the hardware.
+void Trainer::choose_recipe() {
+  std::string line;
+  Config chosen = with_auto_recipe(config_, std::nullopt, &line);
+  if (line.empty()) return;
+  const Start start = choose_start(chosen, run_, false);
+  if (start.checkpoint)
+    for (const auto& [key, value] : start.checkpoint->info().config)
+      if (key == "quantization" && value.is_string())
+        chosen = with_auto_recipe(config_, value.get<std::string>(), &line);
+  config_ = std::move(chosen);
+  console_.line(line);
+}
+
 bool Trainer::prepare() {
+  choose_recipe();
   if (config_.get_string("dataset_type") != "synthetic" && config_.get_list("train_files").empty())
     throw no_data_error();
   schedule_ = schedule_of(config_);
@@ -263,6 +279,13 @@ void Trainer::one_step() {
     throw Error("E306", "the batch of step {} has no target", progress_.step)
         .where("rows {} to {}", progress_.position, progress_.position + rows_ - 1)
         .hint("documents shorter than two tokens, or only padding: check the data, or a larger batch");
+  if (const auto& finish = stepper_->config().finish) {
+    stepper_->finish(progress_.step >= finish->step);
+    if (progress_.step == finish->step) {
+      console_.line(fmt::format("step {}: {}", progress_.step, finish_text(*finish)));
+      metrics_->event(progress_.step, "precision", finish_text(*finish));
+    }
+  }
   const StepResult r = stepper_->run(rows(), schedule_.rate(progress_.step), progress_.updates + 1);
   if (r.updated)
     ++progress_.updates;

@@ -58,7 +58,7 @@ TEST(PlanL12, WhatTrainRefusesPlanRefuses) {
       {{"nothing"}, "E004"},
       {{"none.yml"}, "E005"},
       {{"model_name=llama3-8c"}, "E009"},
-      {{"quantization=mxfp4_quartet"}, "E010"},
+      {{"quantization=te_nvfp4", "amax_scope=local"}, "E010"},
       {{"per_device_batch_size=1.5"}, "E101"},
       {{"base_num_query_heads=5", "base_num_kv_heads=3"}, "E104"}};
   for (const auto& [words, id] : rows) EXPECT_EQ(outcome_of(plan_command, words).id, id) << words[0];
@@ -139,6 +139,9 @@ TEST(PrecisionP49, ThePlanSaysHowEachOperandIsMade) {
   expect_formats(formats_of({"quantization=mxfp4_tseng"}), all, "f32",
                  "mxfp4 stochastic floor hadamard=64, mxfp4 stochastic floor hadamard=64",
                  "mxfp4 stochastic floor hadamard=64, mxfp4 stochastic floor hadamard=64", "f32");
+  expect_formats(formats_of({"quantization=mxfp4_quartet"}), all, "mxfp4 quest hadamard=32, mxfp4 quest hadamard=32",
+                 "mxfp4 stochastic floor hadamard=32, mxfp4 stochastic floor hadamard=32",
+                 "mxfp4 stochastic floor hadamard=32, mxfp4 stochastic floor hadamard=32", "f32");
   expect_formats(formats_of({"quantization=te_fp8_delayedscaling"}), all, "e4m3 delayed, e4m3 delayed",
                  "e5m2 delayed, e4m3 delayed", "e5m2 delayed, e4m3 delayed", "f32");
   expect_formats(formats_of({"quantization=te_nvfp4", "tensor_scale=pow2", "recipe_disable=[rht,weight_2d]",
@@ -150,6 +153,42 @@ TEST(PrecisionP49, ThePlanSaysHowEachOperandIsMade) {
   EXPECT_EQ(mlp.at({"layers.2/self_attn/o_proj", "fprop"}), "f32");
   EXPECT_EQ(mlp.at({"layers.2/mlp/up_proj", "fprop"}), "nvfp4, nvfp4_2d");
   EXPECT_EQ(left.at(0), "16 linear layers: quantize_sites=mlp");
+}
+
+TEST(PrecisionP57, ThePlanShowsBothPhases) {
+  std::vector<std::string> words = {"model_name=nibble-1m",  "steps=100", "lr_schedule_type=wsd",
+                                    "quantization=te_nvfp4", "--layers",  "finish_high_precision=bwd_bf16",
+                                    "dtype=bfloat16",        "threads=1"};
+  const Outcome text = outcome_of(plan_command, words);
+  EXPECT_NE(text.out.find("finish   finish_high_precision=bwd_bf16 from step 90 on\n"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("matrix products of a microbatch, finish_high_precision=bwd_bf16 from step 90 on\n"),
+            std::string::npos);
+  words.emplace_back("--json");
+  const auto j = nlohmann::json::parse(outcome_of(plan_command, words).out);
+  EXPECT_EQ(j["finish"]["when"], "finish_high_precision=bwd_bf16 from step 90 on");
+  ASSERT_EQ(j["gemms"].size(), j["finish"]["gemms"].size());
+  for (size_t i = 0; i < j["gemms"].size(); ++i) {
+    const auto &before = j["gemms"][i], &after = j["finish"]["gemms"][i];
+    EXPECT_EQ(before["site"], after["site"]);
+    EXPECT_EQ(before["gemm"], after["gemm"]);
+    if (before["gemm"] == "fprop" || before["gemm"] == "head")
+      EXPECT_EQ(before["format"], after["format"]) << before["site"];
+    else
+      EXPECT_EQ(after["format"], "bf16") << before["site"];
+  }
+}
+
+TEST(PrecisionRecipes, ThePlanSaysWhatAutoChoseAndWhy) {
+  const Outcome narrow = outcome_of(plan_command, {"model_name=nibble-1m", "quantization=auto"});
+  EXPECT_NE(narrow.out.find("recipe   quantization=auto: no recipe; the model's width 128 is below 256"),
+            std::string::npos)
+      << narrow.out;
+  if (!cpu_runs(CpuTarget::avx2)) GTEST_SKIP() << "reference kernels only";
+  const Outcome r = outcome_of(plan_command, {"model_name=nibble-10m", "quantization=auto", "cpu_target=avx2"});
+  EXPECT_NE(r.out.find("recipe   quantization=auto: te_nvfp4; integer products of 4-bit operands (avx2 kernels)"),
+            std::string::npos)
+      << r.out;
+  EXPECT_NE(r.out.find("nvfp4 stochastic hadamard=16, nvfp4 hadamard=16"), std::string::npos);
 }
 
 TEST(PrecisionP28, ThePlanRefusesWhatIsNoRecipe) {
@@ -168,8 +207,16 @@ TEST(PrecisionP28, ThePlanRefusesWhatIsNoRecipe) {
       {{"quantization=te_nvfp4", "quantize_sites=attention"}, "E002", "quantize_sites"},
       {{"quantization=te_nvfp4", "high_precision_last_layers=-1"}, "E002", "high_precision_last_layers"},
       {{"quantization=te_nvfp4", "recipe_addons=[oscireset]"}, "E010", "recipe_addons"},
-      {{"quantization=te_nvfp4", "finish_high_precision=fwd_bf16"}, "E010", "finish_high_precision"},
-      {{"quantization=auto"}, "E010", "auto"}};
+      {{"quantization=te_nvfp4", "recipe_addons=[sr_vmax,averis]"}, "E010", "recipe_addons"},
+      {{"quantization=te_nvfp4", "finish_high_precision=fwd_bf16", "finish_high_precision_start=auto"},
+       "E010",
+       "the noise of the gradient"},
+      {{"quantization=quartet2", "finish_high_precision=fwd_bf16"}, "E102", "nothing is saved"},
+      {{"quantization=te_nvfp4", "finish_high_precision=fwd_bf16", "lr_schedule_type=constant"},
+       "E102",
+       "a constant one has none"},
+      {{"quantization=te_nvfp4", "recipe_file=x.yml"}, "E102", "both say what the recipe is"},
+      {{"recipe_file=no_such_recipe.yml"}, "E005", "no_such_recipe.yml"}};
   for (const auto& row : rows) {
     const Outcome r = outcome_of(plan_command, row.words);
     EXPECT_EQ(r.id, row.id) << fmt::format("{}", fmt::join(row.words, " ")) << ": " << r.message;

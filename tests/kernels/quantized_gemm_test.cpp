@@ -302,6 +302,43 @@ TEST(KernelQuantizedGemm, P43_WgradGoesOnFromTheAccumulatorOrFromZero) {
 }
 
 // The product of two scales is one multiplication of f32: it may overflow, or be subnormal, before d is seen.
+// Sums in groups of four blocks, rounded, then added towards zero (5.2): all three products, all sizes of the last
+// group.
+TEST(KernelQuantizedGemm, P41_BlackwellsSumsEqualTheReference) {
+  const std::pair<DType, DType> kinds[] = {mixes[0], mixes[1], {DType::nvfp4, DType::nvfp4}};
+  for (const auto& [fa, fb] : kinds)
+    for (const int64_t k : {1, 16, 48, 64, 65, 129, 1000})
+      for (const int64_t m : {1, 3, 4, 5, 70, 300}) {
+        const int64_t n = m == 5 ? 1 : m == 300 ? 9 : m + 29;
+        Operand a(fa, m, k, 5), b(fb, n, k, 6), c(fa, m, 80, 7), d(fb, n, 80, 8);
+        Memory *const one[] = {&a, &b}, *const two[] = {&a, &b, &c, &d};
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          const Attrs attrs{{"dtype", std::string(name_of(dtype))}, {"accumulation", std::string("blackwell")}};
+          const Type y{dtype, {m, n}};
+          const std::vector<float> fprop = run(reference(qlinear_ref), one, y, attrs, 1),
+                                   dgrad = run(reference(qlinear_dgrad_ref), two, y, attrs, 1);
+          if (k == 1000 && m == 70 && dtype == DType::f32) {
+            EXPECT_NE(fprop, by_definition(a, b));
+          }
+          for (const Kernel& kernel : runnable(qlinear_cpu))
+            for (const int threads : {1, 3})
+              ASSERT_EQ(difference(run(kernel, one, y, attrs, threads), fprop), "")
+                  << place(kernel, threads) << " " << text(a, b);
+          for (const Kernel& kernel : runnable(qlinear_dgrad_cpu))
+            ASSERT_EQ(difference(run(kernel, two, y, attrs, 2), dgrad), "") << place(kernel, 2) << " " << text(a, b);
+        }
+        const Attrs attrs{{"dtype", std::string("f32")}, {"accumulation", std::string("blackwell")}};
+        const Type y{DType::f32, {m, n}};
+        const std::vector<float> before(static_cast<size_t>(m * n), 0.125f);
+        for (const bool from_zero : {false, true}) {
+          const std::vector<float> want = run(reference(qlinear_wgrad_ref), one, y, attrs, 1, before.data(), from_zero);
+          for (const Kernel& kernel : runnable(qlinear_wgrad_cpu))
+            ASSERT_EQ(difference(run(kernel, one, y, attrs, 2, before.data(), from_zero), want), "")
+                << place(kernel, 2) << " " << text(a, b);
+        }
+      }
+}
+
 TEST(KernelQuantizedGemm, P43_ExtremeScalesOfMxfp4) {
   for (const int64_t m : {5, 80}) {
     Operand a(DType::mxfp4, m, 130, 7), b(DType::mxfp4_2d, 70, 130, 8);

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "kernels/quantized_harness.h"
+#include "kernels/ref/quest.h"
 #include "numerics/blocks.h"
 #include "numerics/hadamard.h"
 #include "vectors.h"
@@ -363,7 +364,7 @@ TEST_P(QuantizerError, P50_OnNormalNumbers) {
   const auto e = errors_of(before, after, 1024);
   EXPECT_NEAR(1000 * e.mse, want.mse, 0.02 * want.mse);
   EXPECT_NEAR(e.db(), want.db, 0.1);
-  EXPECT_NEAR(e.shrink, want.shrink, 0.001);
+  EXPECT_NEAR(e.shrink, want.shrink, spec.find("quest") == std::string::npos ? 0.001 : 0.002);  // of 16,384 deviations
   EXPECT_NEAR(e.zeros, want.zeros, 0.2);
 }
 INSTANTIATE_TEST_SUITE_P(Table, QuantizerError,
@@ -373,6 +374,8 @@ INSTANTIATE_TEST_SUITE_P(Table, QuantizerError,
                                            Expected{"nvfp4_2d", 12.395, 19.07, 0.0091, 10.10},
                                            Expected{"nvfp4_2d four_six=mse", 12.370, 19.08, 0.0090, 10.23},
                                            Expected{"nvfp4 stochastic", 18.95, 17.22, 0.0040, 6.86},
+                                           Expected{"nvfp4 stochastic vmax", 23.53, 16.28, 0.0007, 7.28},
+                                           Expected{"mxfp4 quest", 27.03, 15.68, 0.0647, 6.43},  // measured apart
                                            Expected{"nvfp4 eden hadamard=128 signs=16", 9.778, 20.10, 0.0005, 6.73},
                                            Expected{"nvfp4 pow2", 9.04, 20.44, 0.0046, 6.81},
                                            Expected{"mxfp4 floor", 13.23, 18.79, 0.0196, 8.80},
@@ -456,6 +459,45 @@ TEST(QuantizedLinear, P50_WgradOfTeNvfp4WithAndWithoutRotation) {
                              x = values_of(column_copy(matrix(l.tokens, l.inputs, l.x), "nvfp4" + more));
     EXPECT_NEAR(sqnr(want, multiply(dy, x, l.tokens)), db, 0.1) << more;
   }
+}
+TEST(QuantizedLinear, P50_TeNvfp4WithTheWiderRangeOfStochasticRounding) {
+  const Linear l;
+  const Owned w = column_copy(matrix(l.outputs, l.inputs, l.w), "nvfp4_2d");
+  const std::vector<Owned> dy = quantize(matrix(l.tokens, l.outputs, l.dy), "nvfp4 stochastic vmax",
+                                         "nvfp4 stochastic vmax hadamard=16 stream=1");
+  const Owned x = column_copy(matrix(l.tokens, l.inputs, l.x), "nvfp4 hadamard=16");
+  EXPECT_NEAR(sqnr(l.dx(), multiply(values_of(dy[0]), values_of(w), l.outputs)), 14.44, 0.1);
+  EXPECT_NEAR(sqnr(l.dw(), multiply(values_of(dy[1]), values_of(x), l.tokens)), 14.79,
+              0.15);  // another draw of the rows
+  // The product's factor is that of both decode scales, for the bound is not the standard one.
+  const Owned y = product(dy[1], x);
+  EXPECT_EQ(dy[1].header().by_amax, 0u);
+  EXPECT_GT(sqnr(multiply(values_of(dy[1]), values_of(x), l.tokens), numbers_of(y)), 100);
+}
+// mxfp4_quartet: the gradient of the turned operand, turned back, is that of the numbers, less what was cut off.
+TEST(QuantizedLinear, Mxfp4QuartetGoesThereAndBack) {
+  const Linear l;
+  const Owned x = row_copy(matrix(l.tokens, l.inputs, l.x), "mxfp4 quest hadamard=32"),
+              w = row_copy(matrix(l.outputs, l.inputs, l.w), "mxfp4 quest hadamard=32");
+  EXPECT_NEAR(sqnr(l.y(), multiply(values_of(x), values_of(w), l.inputs)), 12.45, 0.1);  // as measured
+  const std::vector<Owned> dy = quantize(matrix(l.tokens, l.outputs, l.dy), "mxfp4 stochastic floor hadamard=32",
+                                         "mxfp4 stochastic floor hadamard=32 stream=1");
+  const Owned wt = requantized(w, "mxfp4 stochastic floor hadamard=32 stream=2");
+  const Attrs rotated{{"hadamard", int64_t{32}}};
+  const Owned numbers[] = {matrix(l.tokens, l.inputs, l.x)};
+  const Owned mask = std::move(run_reference(quest_mask_op, ref::quest_mask, numbers, rotated)[0]);
+  const Owned turned[] = {product(dy[0], wt, "f32", {{"factor", double{16.0f / 9}}}), mask};
+  Attrs attrs = rotated;
+  attrs.set("width", int64_t{l.inputs}), attrs.set("dtype", std::string("f32"));
+  const std::vector<float> dx = numbers_of(run_reference(quest_back_op, ref::quest_back, turned, attrs)[0]),
+                           want = l.dx();
+  double dot = 0, squares = 0, wanted = 0;
+  for (size_t i = 0; i < dx.size(); ++i)
+    dot += static_cast<double>(dx[i]) * want[i], squares += static_cast<double>(dx[i]) * dx[i],
+        wanted += static_cast<double>(want[i]) * want[i];
+  // Of the square 7.3 % is cut off and w is quantised to 15.7 dB before dy and it are drawn.
+  EXPECT_GT(dot / std::sqrt(squares * wanted), 0.85);
+  EXPECT_NEAR(dot / wanted, 1 - 0.073 - 0.065, 0.02) << "no factor is forgotten, nothing is counted twice";
 }
 // Both operands of a product are turned by the same signs, or nothing would be left of it.
 TEST(QuantizedLinear, P50_P27_Quartet2) {

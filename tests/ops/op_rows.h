@@ -55,6 +55,7 @@ inline std::vector<OpRow> op_rows() {
   const auto copies = [](const char* row, const char* column, int64_t tokens) {
     return Attrs{{"row", std::string(row)}, {"column", std::string(column)}, {"tokens", tokens}, {"site", int64_t{5}}};
   };
+  const Attrs rotated{{"hadamard", int64_t{32}}};
   const Attrs in_f32{{"dtype", std::string("f32")}}, in_half{{"dtype", std::string("bf16")}};
   const Attrs adam{{"eps", 1e-8}, {"eps_root", 0.0}, {"weight_decay", 0.1}};
   // clang-format off
@@ -116,6 +117,7 @@ inline std::vector<OpRow> op_rows() {
     {&quantize_op, {{f32({2, 5, 20}), -3, 3}, bits, {f32({1}), 0.5, 2}}, copies("e4m3 delayed", "-", 5), {fp8({2, 5, 20})}, {400, 1884}, {}, 0, {{2, i32({1})}, {2, f32({2})}}},
     {&requantize_op, {{nvfp4({2, 5, 20}), -3, 3}, bits}, copies("-", "nvfp4 eden hadamard=128 stream=3 signs=17", 5), {nvfp4({20, 256})}, {400, 3448}, {}, 0,
      {{0, f32({2, 5, 20})}, {0, tiles({2, 5, 20})}, {1, i32({3})}}},
+    {&requantize_op, {{mxfp4({2, 5, 64}), -3, 3}, bits}, copies("-", "mxfp4 stochastic floor hadamard=32 stream=3", 5), {mxfp4({64, 64})}, {1280, 3064}, {}, 0, {{0, fp8({2, 5, 64})}}},
     {&quantize_weight_op, {{tiles({40, 20})}, {f32({40, 20})}, bits}, copies("nvfp4_2d", "-", 40), {tiles({40, 20})}, {1600, 7126}, {}, 0,
      {{0, nvfp4({40, 20})}, {0, tiles({40, 19})}, {1, i32({40, 20})}, {2, i32({3})}}},
     {&quantize_weights_op, {{tiles({32, 20})}, {tiles({20, 32})}, {f32({32, 20})}, bits}, copies("nvfp4_2d", "nvfp4_2d", 32), {tiles({32, 20}), tiles({20, 32})}, {1280, 6104}, {}, 0,
@@ -131,6 +133,12 @@ inline std::vector<OpRow> op_rows() {
      {{0, f32({7, 11})}, {1, nvfp4({8, 48})}, {1, f32({7, 48})}, {2, nvfp4({12, 64})}}},
     {&record_amax_op, {{f32({4}), 0.5, 2}, {fp8({2, 5, 12})}}, {}, {f32({4})}, {0, 12}, {}, 0, {{0, f32({2, 2})}, {0, i32({4})}, {1, f32({2, 5, 12})}}},
     {&advance_scale_op, {{f32({1}), 0.5, 2}, {f32({4}), 0.1, 1}}, {{"largest", 448.0}}, {f32({1}), f32({4})}, {4, 40}, {}, 0, {{0, f32({2})}, {1, f32({4, 1})}, {1, i32({4})}}},
+    {&quest_mask_op, {{f32({2, 5, 40}), -3, 3}}, rotated, {i32({2, 5, 2})}, {3200, 1680}, {}, 2, {{0, i32({2, 5, 40})}}},
+    {&quest_back_op, {{f32({2, 5, 64})}, {i32({2, 5, 2}), -1e9, 1e9}}, {{"width", int64_t{40}}, {"hadamard", int64_t{32}}, {"dtype", std::string("f32")}}, {f32({2, 5, 40})}, {3840, 4240}, {}, 2,
+     {{0, f32({2, 5, 40})}, {0, Type{DType::bf16, {2, 5, 64}}}, {1, i32({2, 5, 1})}, {1, f32({2, 5, 2})}}},
+    {&quest_back_op, {{f32({2, 5, 64})}, {i32({2, 5, 2}), -1e9, 1e9}}, {{"width", int64_t{40}}, {"hadamard", int64_t{0}}, {"dtype", std::string("bf16")}}, {Type{DType::bf16, {2, 5, 40}}}, {3840, 3440}, {}, 2},
+    {&quest_back_add_op, {{f32({7, 40})}, {f32({7, 64})}, {i32({7, 2}), -1e9, 1e9}}, rotated, {f32({7, 40})}, {3136, 4088}, {}, 1,
+     {{0, f32({7, 32})}, {1, f32({8, 64})}, {1, f32({7, 40})}, {2, i32({7, 3})}}},
     {&residual_rms_norm_op, {{f32({2, 5, 20})}, {f32({2, 5, 20})}, {f32({20})}}, {{"eps", 1e-5}}, {f32({2, 5, 20}), f32({2, 5, 20}), bt_f}, {1000, 3320}, {}, 2,
      {{1, f32({2, 5, 19})}, {2, f32({19})}}},
     {&residual_rms_norm_grad_op, {{f32({20})}, {many}, {many}, {f32({20})}, {f32({2, 40}), 0.5, 2}, {many}}, {}, {f32({20}), many}, {17600, 26160}, {}, 2,
@@ -167,6 +175,7 @@ inline OpRow in_bf16(OpRow row) {
                                                               {&cross_entropy_grad_op, {1, 2}},
                                                               {&recast_op, {0}},
                                                               {&quantize_op, {0}},
+                                                              {&quest_mask_op, {0}},
                                                               {&residual_rms_norm_op, {all}},
                                                               {&residual_rms_norm_grad_op, {1, 2, 3, 5}},
                                                               {&rope_pair_op, {0, 1}}};

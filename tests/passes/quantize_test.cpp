@@ -19,7 +19,7 @@ namespace {
 constexpr BatchShape small{2, 9};
 constexpr const char* quantizing[] = {"te_nvfp4", "te_nvfp4_no_rht", "te_nvfp4_46", "nvfp4",
                                       "mxfp4",    "mxfp4_rht_sr",    "mxfp4_tseng", "quartet2",
-                                      "mxfp8",    "fp8_current",     "fp8_block"};
+                                      "mxfp8",    "fp8_current",     "fp8_block"};  // mxfp4_quartet: below
 
 LlamaConfig tiny(int64_t layers) {
   LlamaConfig c = tiny_llama();
@@ -310,6 +310,41 @@ TEST(PrecisionP58, SavedOperandsAreFourBit) {
     if (made.op == &quantize_op) {
       EXPECT_EQ(q.graph.type({id}).dtype, DType::nvfp4);
     }
+  }
+}
+
+// ---- mxfp4_quartet: operands that are rotated and cut off; their gradients are turned back ----
+
+TEST(PassesQuantize, GradientsOfCutOffOperandsAreTurnedBack) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Quantized q = quantized(recipe("mxfp4_quartet", 2), 2, true, dtype);
+    EXPECT_EQ(count(q.graph, qlinear_op), 14 + 14);  // 14 of them give weight gradients, which are turned back
+    EXPECT_EQ(count(q.graph, qlinear_wgrad_op), 0);
+    EXPECT_EQ(count(q.graph, quest_back_op), 8);
+    EXPECT_EQ(count(q.graph, quest_back_add_op), 14);
+    EXPECT_EQ(count(q.graph, quest_mask_op), 2 * 4 + 14);  // of each x that products share, of each weight
+    for (const Node* n : nodes(q.graph, quest_back_op)) {
+      const Node& product = q.graph.producer(n->in[0]);
+      EXPECT_EQ(product.op, &qlinear_dgrad_op);
+      EXPECT_EQ(q.graph.type(n->in[0]).dtype, DType::f32);
+      EXPECT_EQ(q.graph.type(n->out[0]).dtype, dtype);
+      const Node& mask = q.graph.producer(n->in[1]);
+      EXPECT_TRUE(is_forward(q.graph, mask)) << "the mask is saved, not x";
+      EXPECT_EQ(q.graph.type(mask.in[0]).dim(-1), q.graph.type(n->out[0]).dim(-1)) << n->label;
+    }
+    for (const Node* n : nodes(q.graph, quest_back_add_op)) {
+      EXPECT_TRUE(is_read(q.graph, n->in[0], StateRole::gradient)) << n->label;
+      EXPECT_EQ(q.graph.producer(n->in[1]).attrs.get_string("gemm"), "wgrad");
+      const Node& mask = q.graph.producer(n->in[2]);
+      EXPECT_TRUE(is_read(q.graph, mask.in[0], StateRole::parameter)) << n->label;
+      EXPECT_EQ(q.graph.producer(mask.in[0]).attrs.get_string("name"),
+                q.graph.producer(n->in[0]).attrs.get_string("name"));
+    }
+    for (const Node* n : nodes(q.graph, requantize_op))
+      EXPECT_EQ(q.graph.type(n->in[0]).dtype, DType::mxfp4) << n->label;
+    const Quantized evaluation = quantized(recipe("mxfp4_quartet", 2), 2, false, dtype);
+    EXPECT_EQ(count(evaluation.graph, quest_mask_op), 0);
+    EXPECT_EQ(count(evaluation.graph, qlinear_op), 14);
   }
 }
 

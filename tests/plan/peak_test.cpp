@@ -141,7 +141,7 @@ TEST(TrainingT58, ThePlannedPeakIsTheObservedOne) {
 // Quantised tensors are written to their last byte, fill included; weights of a recipe are states.
 TEST(TrainingT58, ThePlannedPeakIsTheObservedOneWithARecipe) {
   const std::vector<Case> plain = cases();
-  const char* recipes[] = {"te_nvfp4", "quartet2", "mxfp4_rht_sr", "nvfp4", "fp8_delayed", "mxfp4_tseng"};
+  const char* recipes[] = {"te_nvfp4", "quartet2", "mxfp4_rht_sr", "nvfp4", "fp8_delayed", "mxfp4_quartet"};
   for (size_t i = 0; i < 12; ++i) {
     Case c = plain[i];
     c.words.push_back(fmt::format("quantization={}", recipes[i % 6]));

@@ -142,5 +142,19 @@ TEST(PlanL18, LargerIsNeverFaster) {
       base);
 }
 
+// A run that ends with another recipe has executables of its own for it; norm and update are those of every step.
+TEST(PlanPrice, StepsOfTheEndOfARun) {
+  EXPECT_EQ(runs_a_step("microbatch", 3), 3);
+  EXPECT_EQ(runs_a_step("microbatch_finish", 3), 0);
+  EXPECT_EQ(runs_a_step("microbatch_finish", 3, true), 3);
+  EXPECT_EQ(runs_a_step("microbatch", 3, true), 0);
+  for (const char* name : {"gradient_norm", "update"})
+    for (const bool finish : {false, true}) EXPECT_EQ(runs_a_step(name, 3, finish), 1) << name;
+  EXPECT_EQ(runs_a_step("recast_finish", 3, true), 1);
+  EXPECT_EQ(runs_a_step("recast", 3, true), 0);
+  EXPECT_EQ(runs_a_step("evaluate_finish", 3, true), 0);
+  EXPECT_EQ(runs_a_step("decode_1", 3), 0);
+}
+
 }  // namespace
 }  // namespace nibble

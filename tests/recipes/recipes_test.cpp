@@ -43,6 +43,9 @@ const Row table[] = {
     {"mxfp4_rht_sr", "mxfp4 . mxfp4_2d", "mxfp4 stochastic . mxfp4_2d", "mxfp4 stochastic hadamard=32 stream=1 . mxfp4 hadamard=32"},
     {"mxfp4_tseng", "- . -", "mxfp4 stochastic floor hadamard=64 . mxfp4 stochastic floor hadamard=64 stream=2 x 1.7777778",
                     "mxfp4 stochastic floor hadamard=64 stream=1 . mxfp4 stochastic floor hadamard=64 stream=3 x 1.7777778"},
+    {"mxfp4_quartet", "mxfp4 quest hadamard=32 . mxfp4 quest hadamard=32",
+                      "mxfp4 stochastic floor hadamard=32 . mxfp4 stochastic floor hadamard=32 stream=2 x 1.7777778 saved",
+                      "mxfp4 stochastic floor hadamard=32 stream=1 . mxfp4 stochastic floor hadamard=32 stream=3 x 1.7777778 saved"},
     {"te_nvfp4", "nvfp4 . nvfp4_2d", "nvfp4 stochastic . nvfp4_2d", "nvfp4 stochastic hadamard=16 stream=1 . nvfp4 hadamard=16"},
     {"te_nvfp4_no_rht", "nvfp4 . nvfp4_2d", "nvfp4 stochastic . nvfp4_2d", "nvfp4 stochastic stream=1 . nvfp4"},
     {"te_nvfp4_46", "nvfp4 four_six=mae . nvfp4_2d four_six=mae", "nvfp4 stochastic . nvfp4_2d four_six=mae",
@@ -80,7 +83,7 @@ TEST(PrecisionP49, Aliases) {
     EXPECT_EQ(a.name, name);
     for (const Gemm g : all_gemms) EXPECT_EQ(a.of(g), r.of(g)) << alias;
   }
-  for (const char* name : {"", "auto", "te_nvfp5", "mxfp4_quartet", "NVFP4"}) EXPECT_FALSE(recipe_of(name, 4)) << name;
+  for (const char* name : {"", "auto", "te_nvfp5", "quartet", "NVFP4"}) EXPECT_FALSE(recipe_of(name, 4)) << name;
 }
 
 // Two operands of one product are drawn from streams of their own, and no stream of another product.
@@ -150,6 +153,47 @@ TEST(PrecisionRecipes, Pow2IsAScaleOfTheTensor) {
   EXPECT_EQ(text_of(recipe("te_nvfp4", {.disable = {"two_level"}, .pow2 = true}).fprop), "nvfp4 unit . nvfp4_2d unit");
 }
 
+TEST(PrecisionRecipes, AddOnsAndAccumulation) {
+  EXPECT_EQ(text_of(recipe("te_nvfp4", {.sr_vmax = true}).wgrad),
+            "nvfp4 stochastic vmax hadamard=16 stream=1 . nvfp4 hadamard=16");
+  EXPECT_EQ(text_of(recipe("te_nvfp4", {.sr_vmax = true}).fprop), "nvfp4 . nvfp4_2d");
+  EXPECT_EQ(to_string(recipe("te_nvfp4", {.sr_vmax = true, .blackwell = true}).dgrad),
+            "nvfp4 stochastic vmax . nvfp4_2d blackwell");
+  EXPECT_EQ(recipe("quartet2", {.blackwell = true}).idle, std::vector<std::string>{});
+  EXPECT_EQ(recipe("quartet2", {.sr_vmax = true}).idle, std::vector<std::string>{"recipe_addons=sr_vmax"});
+  EXPECT_EQ(recipe("te_nvfp4", {.disable = {"sr"}, .sr_vmax = true}).idle,
+            std::vector<std::string>{"recipe_addons=sr_vmax"});
+  for (const char* name : {"mxfp4", "mxfp8", "fp8_current", "bf16"})
+    EXPECT_EQ(recipe(name, {.blackwell = true}).idle, std::vector<std::string>{"gemm_accumulation=blackwell"}) << name;
+}
+
+TEST(PrecisionP57, HowARunEnds) {
+  const Recipe te = recipe("nvfp4", {.sites = Sites::mlp});
+  const Recipe forward = finished(te, "fwd_bf16"), backward = finished(te, "bwd_bf16"), all = finished(te, "all_mxfp8");
+  EXPECT_EQ(text_of(forward.fprop), "- . -");
+  EXPECT_EQ(forward.dgrad, te.dgrad);
+  EXPECT_EQ(forward.wgrad, te.wgrad);
+  EXPECT_EQ(backward.fprop, te.fprop);
+  EXPECT_EQ(text_of(backward.dgrad), "- . -");
+  EXPECT_EQ(text_of(backward.wgrad), "- . -");
+  for (const Gemm g : all_gemms) EXPECT_EQ(text_of(all.of(g)), "mxfp8 . mxfp8");
+  for (const Recipe* r : {&forward, &backward, &all}) {
+    EXPECT_EQ(r->sites, Sites::mlp);
+    EXPECT_EQ(r->last_high, te.last_high);
+  }
+  for (const char* name : {"quartet2", "mxfp4_quartet"})  // their backward pass needs what the forward pass saved
+    try {
+      finished(recipe(name), "fwd_bf16");
+      ADD_FAILURE() << name;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.id, "E102");
+      EXPECT_NE(e.what_text.find("nothing is saved that could be requantised"), std::string::npos) << e.what_text;
+      EXPECT_EQ(e.hint_text, "finish_high_precision=bwd_bf16");
+    }
+  for (const std::string_view name : recipe_names())
+    for (const char* mode : {"bwd_bf16", "all_mxfp8"}) EXPECT_EQ(broken_rule(finished(recipe(name), mode)), "") << name;
+}
+
 // ---- combinations that are none ----
 
 TEST(PrecisionP28, EveryIllegalCombinationIsNamed) {
@@ -190,7 +234,20 @@ TEST(PrecisionP28, EveryIllegalCombinationIsNamed) {
       {"one operand in high precision", "te_nvfp4", [](Recipe& r) { r.wgrad.b = {}; }, "wgrad: one operand is quantised and the other is not"},
       {"blocks of 16 and of 32", "te_nvfp4", [](Recipe& r) { r.fprop.b.format = DType::mxfp4; }, "fprop: the operands' blocks differ"},
       {"4 bits times 8", "mxfp4", [](Recipe& r) { r.dgrad.b.format = DType::mxfp8; }, "dgrad: the operands' blocks differ"},
-      {"signs of their own", "quartet2", [](Recipe& r) { r.dgrad.b.sign_stream = 17; }, "dgrad: both operands need the same signs"}};
+      {"signs of their own", "quartet2", [](Recipe& r) { r.dgrad.b.sign_stream = 17; }, "dgrad: both operands need the same signs"},
+      {"QuEST of NVFP4", "te_nvfp4", [](Recipe& r) { r.fprop.a.quest = true; }, "fprop: the QuEST scale is for MXFP4 rows"},
+      {"QuEST in dgrad", "mxfp4", [](Recipe& r) { r.dgrad.a.quest = true; }, "dgrad: the QuEST scale is for MXFP4 rows"},
+      {"QuEST of turned pairs of blocks", "mxfp4_quartet", [&](Recipe& r) { both(r.fprop, &QuantSpec::hadamard, 64); }, "fprop: the QuEST scale is of blocks of 32"},
+      {"a saved rotated operand without mask", "mxfp4_quartet", [&](Recipe& r) { both(r.fprop, &QuantSpec::quest, false); }, "dgrad: a saved operand that is rotated"},
+      {"requantised in another format", "mxfp4_quartet", [](Recipe& r) { r.dgrad = r.wgrad = {{DType::mxfp8}, {DType::mxfp8}}, r.dgrad.b_from_saved = true; }, "dgrad: a saved operand is requantised in its own format"},
+      {"8 bits requantised", "mxfp8", [](Recipe& r) { r.wgrad.b_from_saved = true; }, "wgrad: only 4-bit operands are requantised"},
+      {"Blackwell's sums of MXFP4", "mxfp4", [](Recipe& r) { r.fprop.blackwell = true; }, "fprop: the sums of a Blackwell GPU are defined for NVFP4 only"},
+      {"the wider range without SR", "te_nvfp4", [](Recipe& r) { r.fprop.a.vmax = true; }, "fprop: sr_vmax is for NVFP4 with stochastic rounding"},
+      {"the wider range of MXFP4", "mxfp4_rht_sr", [](Recipe& r) { r.dgrad.a.vmax = true; }, "dgrad: sr_vmax is for NVFP4 with stochastic rounding"},
+      {"a floor of E4M3", "te_nvfp4", [](Recipe& r) { r.fprop.a.floor_scale = true; }, "fprop: the floor rule is one of MX scales"},
+      {"RHT-128 in fprop", "mxfp4", [&](Recipe& r) { both(r.fprop, &QuantSpec::hadamard, 128); }, "fprop: signs of a rotation of 128 are drawn for dgrad and wgrad only"},
+      {"delayed scales of one operand", "fp8_current", [](Recipe& r) { r.fprop.a.tensor_scale = TensorScale::delayed; }, "delayed scales are for all operands or for none"},
+      {"no tensor scale to leave out", "mxfp4", [](Recipe& r) { r.fprop.a.tensor_scale = TensorScale::unit; }, "fprop: no tensor scale that could be so"}};
   // clang-format on
   for (const auto& row : rows) {
     Recipe r = recipe(row.from);
@@ -217,7 +274,7 @@ TEST(PrecisionP28, OptionsThatExcludeTheRecipe) {
         } catch (const Error& e) {
           EXPECT_TRUE(illegal) << name << " " << set << ": " << e.what_text;
           EXPECT_EQ(e.id, "E102");
-          EXPECT_NE(e.what_text.find("quantization=quartet2"), std::string::npos) << e.what_text;
+          EXPECT_TRUE(e.what_text.starts_with("quartet2 with these options")) << e.what_text;
           EXPECT_NE(e.what_text.find("EDEN needs the rotation of 128"), std::string::npos) << e.what_text;
           EXPECT_FALSE(e.hint_text.empty());
         }

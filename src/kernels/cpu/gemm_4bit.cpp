@@ -31,14 +31,6 @@ constexpr int64_t chunk_blocks(int words) { return depth / 4 / words; }
 
 // ---------------------------------------------------------------------------------------------------- register block
 
-inline IntWord all_of(const std::byte* p) {
-  int32_t x;
-  std::memcpy(&x, p, sizeof x);
-  return all_int(x);
-}
-inline Word all_floats(const std::byte* p) { return of_bits(all_of(p)); }
-inline Word load_floats(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
-
 // Lines to fetch during a register block, one each block of k, for the CPU drops most of a burst of prefetches.
 struct Wishes {
   explicit Wishes(const void* any) {
@@ -288,14 +280,6 @@ struct Space {
 };
 
 // -------------------------------------------------------------------------------------------------------- the product
-
-template <class Io>
-void put(const FourBitProduct& p, int64_t at, const Io& io, Word d) {
-  if (p.rounded != nullptr) return io.put(p.rounded + at, d);
-  float* to = p.sums + at;
-  if (p.onto != Onto::nothing) d = add(p.onto == Onto::zero ? zero() : io.get(to), d);
-  io.put(to, d);
-}
 
 // Fetches the lines of `rows` x columns results.
 void wish(const FourBitProduct& p, int64_t i, int64_t j, int64_t rows, Wishes& wishes) {

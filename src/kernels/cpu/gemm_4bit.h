@@ -42,19 +42,20 @@ struct FourBitProduct {
 ///   the
 ///     same number on every target. At most 8 MiB (more than 5000 blocks: 1.6 KiB a block) and 0.6 MiB a thread.
 ///   gemm_4bit: runs on all threads of the pool; allocates nothing. workspace: 64-byte aligned.
+///   gemm_groups_4bit: the same of NVFP4 with the sums of a Blackwell GPU (spec/precision.md 5.2) in the place of acc.
 using FourBitGemm = void(const FourBitProduct& product, ThreadPool& pool, std::byte* workspace);
 using FourBitGemmWorkspace = int64_t(int64_t m, int64_t n, int64_t blocks, int64_t terms, bool mx, int threads);
 namespace avx2 {
-FourBitGemm gemm_4bit;
-FourBitGemmWorkspace gemm_4bit_workspace_bytes;
+FourBitGemm gemm_4bit, gemm_groups_4bit;
+FourBitGemmWorkspace gemm_4bit_workspace_bytes, gemm_groups_4bit_workspace_bytes;
 }  // namespace avx2
 namespace avx512 {
-FourBitGemm gemm_4bit;
-FourBitGemmWorkspace gemm_4bit_workspace_bytes;
+FourBitGemm gemm_4bit, gemm_groups_4bit;
+FourBitGemmWorkspace gemm_4bit_workspace_bytes, gemm_groups_4bit_workspace_bytes;
 }  // namespace avx512
 namespace avx512_bf16 {
-FourBitGemm gemm_4bit;
-FourBitGemmWorkspace gemm_4bit_workspace_bytes;
+FourBitGemm gemm_4bit, gemm_groups_4bit;
+FourBitGemmWorkspace gemm_4bit_workspace_bytes, gemm_groups_4bit_workspace_bytes;
 }  // namespace avx512_bf16
 
 }  // namespace nibble

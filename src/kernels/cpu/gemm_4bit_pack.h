@@ -97,6 +97,25 @@ inline const uint8_t* scales_of(const FourBitOperand& o, int64_t row) {
   return o.scales + row / o.tile * o.scale_pitch;
 }
 
+// ------------------------------------------------------------------------------------------- reading what was packed
+
+inline IntWord all_of(const std::byte* p) {
+  int32_t x;
+  std::memcpy(&x, p, sizeof x);
+  return all_int(x);
+}
+inline Word all_floats(const std::byte* p) { return of_bits(all_of(p)); }
+inline Word load_floats(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
+
+/// The D of all terms goes to its place; io: of a whole word or a part of one.
+template <class Io>
+void put(const FourBitProduct& p, int64_t at, const Io& io, Word d) {
+  if (p.rounded != nullptr) return io.put(p.rounded + at, d);
+  float* to = p.sums + at;
+  if (p.onto != Onto::nothing) d = add(p.onto == Onto::zero ? zero() : io.get(to), d);
+  io.put(to, d);
+}
+
 // ---------------------------------------------------------------------------------------------------------- packing
 
 constexpr int quads = lanes / 4;  // 16 codes each, that a register of bytes holds

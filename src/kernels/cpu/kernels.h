@@ -13,7 +13,7 @@ namespace avx2 {
 CpuKernel embedding, embedding_grad, linear, linear_dgrad, linear_wgrad, rms_norm, rms_norm_grad, rope, attention,
     attention_grad, swiglu, swiglu_grad, add, scale, cross_entropy, cross_entropy_grad, attention_cached, adamw, sgd,
     sum_squares, norm, recast, residual_rms_norm, residual_rms_norm_grad, rope_pair, adamw_squares, quantize,
-    quantize_weights, requantize;
+    quantize_weights, requantize, quest_mask, quest_back, quest_back_add;
 CpuWorkspace linear_workspace, linear_dgrad_workspace, linear_wgrad_workspace, rms_norm_grad_workspace,
     attention_workspace, attention_grad_workspace, attention_cached_workspace, cross_entropy_workspace,
     cross_entropy_grad_workspace, quantize_workspace;
@@ -28,7 +28,7 @@ namespace avx512 {
 CpuKernel embedding, embedding_grad, linear, linear_dgrad, linear_wgrad, rms_norm, rms_norm_grad, rope, attention,
     attention_grad, swiglu, swiglu_grad, add, scale, cross_entropy, cross_entropy_grad, attention_cached, adamw, sgd,
     sum_squares, norm, recast, residual_rms_norm, residual_rms_norm_grad, rope_pair, adamw_squares, quantize,
-    quantize_weights, requantize;
+    quantize_weights, requantize, quest_mask, quest_back, quest_back_add;
 CpuWorkspace linear_workspace, linear_dgrad_workspace, linear_wgrad_workspace, rms_norm_grad_workspace,
     attention_workspace, attention_grad_workspace, attention_cached_workspace, cross_entropy_workspace,
     cross_entropy_grad_workspace, quantize_workspace;

@@ -74,11 +74,15 @@ constexpr auto residual_rms_norm_grad_list = both(avx512::residual_rms_norm_grad
                                                   avx512::rms_norm_grad_workspace, avx2::rms_norm_grad_workspace);
 constexpr auto rope_pair_list = both(avx512::rope_pair, avx2::rope_pair);
 constexpr auto adamw_squares_list = both(avx512::adamw_squares, avx2::adamw_squares);
+constexpr auto quest_mask_list = both(avx512::quest_mask, avx2::quest_mask);
+constexpr auto quest_back_list = both(avx512::quest_back, avx2::quest_back);
+constexpr auto quest_back_add_list = both(avx512::quest_back_add, avx2::quest_back_add);
 
 // What kernels/cpu/quantize.cpp leaves to the reference.
 const char* refuses_copy(const QuantSpec& spec, int64_t rows, int64_t tokens) {
   if (!spec.active()) return nullptr;
   const BlockFormat f = block_format(spec.format);
+  if (spec.quest) return "no QuEST scale";
   if (spec.rounding == Rounding::eden) return nullptr;
   if (f.rows > 1 && rows != tokens && tokens % f.rows != 0) return "its tiles straddle no sequences";
   const bool turns = (spec.format == DType::nvfp4 && spec.hadamard == 16) ||
@@ -111,7 +115,6 @@ constexpr auto requantize_list = both(avx512::requantize, avx2::requantize);
 // operand.
 template <size_t first>
 const char* refuses_formats(const KernelShape& s) {
-  if (s.attrs.has("accumulation")) return "adds blocks one after the other only";
   const BlockFormat f = block_format(s.in[first].dtype);
   if (f.bits == 0) return "takes quantised operands only";
   for (const Type& t : s.in.subspan(first)) {
@@ -155,6 +158,8 @@ constinit const std::span<const Kernel> embedding_cpu = embedding_list, embeddin
                                         sgd_cpu = sgd_list, sum_squares_cpu = sum_squares_list, norm_cpu = norm_list,
                                         recast_cpu = recast_list, residual_rms_norm_cpu = residual_rms_norm_list,
                                         residual_rms_norm_grad_cpu = residual_rms_norm_grad_list,
-                                        rope_pair_cpu = rope_pair_list, adamw_squares_cpu = adamw_squares_list;
+                                        rope_pair_cpu = rope_pair_list, adamw_squares_cpu = adamw_squares_list,
+                                        quest_mask_cpu = quest_mask_list, quest_back_cpu = quest_back_list,
+                                        quest_back_add_cpu = quest_back_add_list;
 
 }  // namespace nibble

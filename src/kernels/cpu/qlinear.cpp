@@ -31,6 +31,10 @@ EightBitTerm eight_bit_term(const Tensor& a, const Tensor& b, const Attrs& attrs
 }
 
 bool is_4bit(const Type& t) { return block_format(t.dtype).bits == 4; }
+// Sums as a Blackwell GPU rounds them.
+bool in_groups(const Attrs& attrs) {
+  return attrs.has("accumulation") && attrs.get_string("accumulation") == "blackwell";
+}
 bool is_mx(const Type& t) { return block_format(t.dtype).columns == 32; }
 
 // The terms of a product lie at the start of the workspace.
@@ -48,8 +52,9 @@ void product(const KernelCall& c, std::span<const Tensor> in, Onto onto) {
   if (is_4bit(in[0].type)) {
     auto* terms = reinterpret_cast<FourBitTerm*>(c.workspace);
     for (size_t t = 0; t < count; ++t) new (terms + t) FourBitTerm(four_bit_term(in[2 * t], in[2 * t + 1], c.attrs));
-    return gemm_4bit({{terms, count}, m, n, is_mx(in[0].type), sums, rounded, onto}, c.pool,
-                     c.workspace + term_bytes<FourBitTerm>(count));
+    return (in_groups(c.attrs) ? gemm_groups_4bit : gemm_4bit)(
+        {{terms, count}, m, n, is_mx(in[0].type), sums, rounded, onto}, c.pool,
+        c.workspace + term_bytes<FourBitTerm>(count));
   }
   auto* terms = reinterpret_cast<EightBitTerm*>(c.workspace);
   for (size_t t = 0; t < count; ++t) new (terms + t) EightBitTerm(eight_bit_term(in[2 * t], in[2 * t + 1], c.attrs));
@@ -65,7 +70,8 @@ int64_t workspace(const KernelShape& s, std::span<const Type> in) {
   }
   if (is_4bit(in[0]))
     return term_bytes<FourBitTerm>(in.size() / 2) +
-           gemm_4bit_workspace_bytes(m, n, blocks, count, is_mx(in[0]), s.threads);
+           (in_groups(s.attrs) ? gemm_groups_4bit_workspace_bytes : gemm_4bit_workspace_bytes)(m, n, blocks, count,
+                                                                                               is_mx(in[0]), s.threads);
   return term_bytes<EightBitTerm>(in.size() / 2) + gemm_8bit_workspace_bytes(m, n, most, count, s.threads);
 }
 

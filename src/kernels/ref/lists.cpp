@@ -9,6 +9,7 @@
 #include "kernels/ref/norm.h"
 #include "kernels/ref/optimizer.h"
 #include "kernels/ref/quantized.h"
+#include "kernels/ref/quest.h"
 #include "kernels/widened.h"
 
 namespace nibble {
@@ -101,7 +102,10 @@ constinit const RefKernel quantize_ref = both(ref::quantize, ref::quantize_works
                           requantize_ref = both(ref::requantize, ref::quantize_workspace),
                           quantize_weights_ref = both(ref::quantize_weights, ref::quantize_workspace),
                           qlinear_ref = both(ref::qlinear), qlinear_dgrad_ref = both(ref::qlinear_dgrad),
-                          qlinear_wgrad_ref = both(ref::qlinear_wgrad), record_amax_ref = both(ref::record_amax), advance_scale_ref = both(ref::advance_scale);
+                          qlinear_wgrad_ref = both(ref::qlinear_wgrad), record_amax_ref = both(ref::record_amax),
+                          advance_scale_ref = both(ref::advance_scale);
+constinit const RefKernel quest_mask_ref = both(ref::quest_mask), quest_back_ref = both(ref::quest_back),
+                          quest_back_add_ref = both(ref::quest_back_add);
 constinit const RefKernel adamw_ref{ref::adamw};
 constinit const RefKernel adamw_squares_ref{ref::adamw_squares};
 constinit const RefKernel sgd_ref{ref::sgd};

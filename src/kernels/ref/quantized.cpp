@@ -11,7 +11,7 @@
 #include "numerics/eden.h"
 #include "numerics/hadamard.h"
 #include "numerics/mx.h"
-#include "numerics/nvfp4.h"
+#include "numerics/nvfp4_rule.h"
 #include "numerics/quantized_product.h"
 
 namespace nibble::ref {
@@ -98,6 +98,11 @@ class Quantizer {
  private:
   // The scale byte of a block and what its elements are multiplied with.
   std::pair<int, float> block_scale(int64_t n, int64_t j, float amax) const {
+    if (spec_.quest) {
+      const int64_t first = j * mx_block, count = std::min<int64_t>(mx_block, s_.length - first);
+      const int byte = mxfp4_quest_scale(v_ + first, static_cast<int>(count));
+      return {byte, byte == e8m0_nan ? 0 : e8m0_inverse(byte)};
+    }
     if (is_nvfp4(spec_)) {
       const int byte = spec_.four_six == FourSix::off ? nvfp4_block_scale(amax, tensor_) : four_or_six(n, j, amax);
       return {byte, nvfp4_encode_scale(byte, tensor_)};
@@ -206,7 +211,8 @@ void load_column(const void* context, int64_t i, float* v) {
 struct Saved : Numbers {
   QuantizedView q;
   float get(int64_t r, int64_t c) const {
-    return element_value(DType::nvfp4, q.codes(r), c) * e4m3_decode(q.scales(r)[c / 16]);
+    const DType format = x->type.dtype;
+    return element_value(format, q.codes(r), c) * block_scale_value(format, q.scales(r)[c / q.format.columns]);
   }
 };
 
@@ -337,7 +343,8 @@ void requantize(const KernelCall& c) {
   const Saved m{{&x, tokens, x.dim(-1), 0, filled(column, tokens)}, QuantizedView(x)};
   source.context = &m, source.load = load_column<Saved>;
   Quantizer(column, source, c.out[0], reinterpret_cast<float*>(c.workspace)).run(1);
-  QuantizedView(c.out[0]).header().saved = m.q.header().decode;
+  QuantizedHeader& h = QuantizedView(c.out[0]).header();
+  h.saved = m.q.header().decode, h.by_amax = 0;
 }
 
 void record_amax(const KernelCall& c) {
