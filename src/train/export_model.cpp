@@ -21,8 +21,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool is_nvfp4(const QuantSpec& s) { return s.format == DType::nvfp4 || s.format == DType::nvfp4_2d; }
-
 // "model.layers.3.self_attn.q_proj.weight" -> "model.layers.3.self_attn.qkv": layers that loaders fuse into one.
 std::string group_of(const std::string& weight) {
   for (const auto& [end, group] : {std::pair<std::string_view, std::string_view>(".q_proj.weight", ".qkv"),
