@@ -97,7 +97,7 @@ class Packer {
       return;
     spec_ = site.fprop.b;
     QuantizedSite one = site;
-    one.weight = name, one.shape = shape;
+    one.weight = one.codes = name, one.shape = shape;
     Graph reads;
     Builder(reads).read(StateRole::codes, name, {spec_.format, shape});
     program_.reset();

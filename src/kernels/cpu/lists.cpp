@@ -109,7 +109,12 @@ constexpr auto quantize_list =
 constexpr auto quantize_weights_list =
     quantizers(avx512::quantize_weights, avx2::quantize_weights,
                [](const KernelShape& s) { return refuses_copies(s, s.in[s.in.size() - 2]); });
-constexpr auto requantize_list = both(avx512::requantize, avx2::requantize);
+const char* refuses_requantize(const KernelShape& s) {
+  return s.in[0].dtype == DType::nvfp4 ? nullptr : "turns NVFP4 only";
+}
+constexpr std::array<Kernel, 2> requantize_list = {
+    {{"avx512", CpuTarget::avx512, avx512::requantize, nullptr, refuses_requantize},
+     {"avx2", CpuTarget::avx2, avx2::requantize, nullptr, refuses_requantize}}};
 
 // Products of quantised operands: all terms of 4 bits under one kind of scale, or all of 8. `first`: their first
 // operand.
