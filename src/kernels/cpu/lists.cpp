@@ -75,7 +75,7 @@ constexpr auto residual_rms_norm_grad_list = both(avx512::residual_rms_norm_grad
 constexpr auto rope_pair_list = both(avx512::rope_pair, avx2::rope_pair);
 constexpr auto adamw_squares_list = both(avx512::adamw_squares, avx2::adamw_squares);
 
-// What kernels/cpu/quantize.cpp leaves to the reference.
+// What kernels/cpu/quantize*.cpp leave to the reference.
 const char* refuses_copy(const QuantSpec& spec, int64_t rows, int64_t tokens) {
   if (!spec.active()) return nullptr;
   const BlockFormat f = block_format(spec.format);
