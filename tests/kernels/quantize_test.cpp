@@ -1,6 +1,7 @@
 // The quantisers against their definition, byte for byte (spec/precision.md 10: P3, P11, P25, P36, P37).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "core/quant_spec.h"
@@ -382,6 +383,53 @@ TEST(PrecisionP25, TiesThatTheSmallestBitDecides) {
         q.x[e] = (signs >> e & 1) != 0 ? -x : x;
       }
       q.column = "nvfp4 hadamard=16";
+      expect_equal(q);
+      if (HasFailure()) return;
+    }
+}
+
+// The same of 64 in MXFP4: 62 values of 8 bits add to 160.5 * 64, a tie of BF16 between 5 and more under the block's
+// scale, and two small ones to the bit above it. Integers of 32 bits hold it up to a span of 16.
+TEST(PrecisionP25, TiesOf64ThatTheSmallestBitDecides) {
+  constexpr uint32_t signs = 0xD7E8;
+  for (int span = 0; span < 40; ++span)  // in float64 too the last bit is lost from 40 on
+    for (uint32_t draw = 0; draw < 12; ++draw) {
+      const uint32_t small = draw % 32;
+      int v[64], sum = 0;
+      for (uint32_t e = 0; e < 64; ++e) {
+        const bool large = e != small && e != small + 32;
+        v[e] = large ? 128 + static_cast<int>(word(64 * draw + e, static_cast<uint32_t>(5000 + span)) % 70) : 0;
+        sum += v[e];
+      }
+      for (uint32_t e = 0; sum != 160 * 64 + 32; e = (e + 1) % 64) {
+        if (v[e] == 0) continue;
+        const int step = std::clamp(160 * 64 + 32 - sum, 128 - v[e], 255 - v[e]);
+        v[e] += step, sum += step;
+      }
+      Quantization q{64, 1, 64, std::vector<float>(64)};
+      for (uint32_t e = 0; e < 64; ++e) {
+        float x = static_cast<float>(v[e]);
+        if (e == small) x = std::ldexp(201.0f, -span);
+        if (e == small + 32) x = std::ldexp(-200.0f, -span);
+        if (draw % 2 == 1) x = -x;
+        q.x[e] = (signs >> (e % 16) & 1) != 0 ? -x : x;
+      }
+      q.column = "mxfp4 floor hadamard=64";
+      EXPECT_EQ(expect_equal(q)[0].codes[0] & 7, 7) << "span " << span;  // 6: above the tie
+      q.row = "mxfp4 floor hadamard=64", q.column = "-", q.rows = 1, q.tokens = 1, q.width = 64;
+      EXPECT_EQ(expect_equal(q)[0].codes[0] & 7, 7) << "span " << span;
+      if (HasFailure()) return;
+    }
+}
+
+TEST(PrecisionP25, RotatedGroupsOf64OfAnySpan) {
+  for (int span = 0; span <= 40; ++span)
+    for (const int low : {-126, -90, -60, 0, 110 - span, 127 - span}) {
+      Quantization q{128, 48, 64, spread(area(128, 48), static_cast<uint32_t>(7000 + span), low, low + span)};
+      if (low == 127 - span)
+        for (float& x : q.x) x *= 0.125f;
+      for (size_t i = 0; i < q.x.size(); i += 3) q.x[i] = 0;
+      q.row = "mxfp4 stochastic floor hadamard=64", q.column = "mxfp4 floor hadamard=64";
       expect_equal(q);
       if (HasFailure()) return;
     }

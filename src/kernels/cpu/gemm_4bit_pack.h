@@ -34,8 +34,6 @@ constexpr int64_t b_block_bytes(int words) { return column_words * b_word_bytes(
 // ------------------------------------------------------------------------------------------------------------ integers
 
 #ifdef __AVX512F__
-inline IntWord load_int(const void* p) { return _mm512_loadu_si512(p); }
-inline void store_int(void* p, IntWord a) { _mm512_storeu_si512(p, a); }
 inline IntWord zero_int() { return _mm512_setzero_si512(); }
 inline IntWord all_bytes(char x) { return _mm512_set1_epi8(x); }
 inline IntWord add16(IntWord a, IntWord b) { return _mm512_add_epi16(a, b); }
@@ -51,8 +49,6 @@ inline IntWord shift_left4_of_high(IntWord a) { return _mm512_slli_epi64(a, 28);
 inline IntWord swap64(IntWord a) { return _mm512_shuffle_epi32(a, _MM_PERM_BADC); }
 inline IntWord swap32(IntWord a) { return _mm512_shuffle_epi32(a, _MM_PERM_CDAB); }
 #else
-inline IntWord load_int(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-inline void store_int(void* p, IntWord a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
 inline IntWord zero_int() { return _mm256_setzero_si256(); }
 inline IntWord all_bytes(char x) { return _mm256_set1_epi8(x); }
 inline IntWord add16(IntWord a, IntWord b) { return _mm256_add_epi16(a, b); }

@@ -78,7 +78,7 @@ constexpr auto quest_mask_list = both(avx512::quest_mask, avx2::quest_mask);
 constexpr auto quest_back_list = both(avx512::quest_back, avx2::quest_back);
 constexpr auto quest_back_add_list = both(avx512::quest_back_add, avx2::quest_back_add);
 
-// What kernels/cpu/quantize.cpp leaves to the reference.
+// What kernels/cpu/quantize*.cpp leave to the reference.
 const char* refuses_copy(const QuantSpec& spec, int64_t rows, int64_t tokens) {
   if (!spec.active()) return nullptr;
   const BlockFormat f = block_format(spec.format);

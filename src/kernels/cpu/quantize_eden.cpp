@@ -45,6 +45,7 @@ template <class T>
 void load_columns(const Matrix<T>& m, int64_t row, int64_t there, int64_t c, const Signs& signs, Word* v) {
   const T* const x = m.at(row, c);
   const int64_t n = smaller(lanes, m.width - c);
+  prefetch_next_columns(m, x, c, there);
   const auto put = [&](int64_t e, Word a) {
     if constexpr (sizeof(T) == 4) a = round_word(a);
     v[e] = signs.flip(a, e);

@@ -23,6 +23,9 @@ template <class T>
 struct Matrix {
   const T* x;
   int64_t rows, width, tokens;
+  /// Columns are read from beyond the second-level cache: not brought there by a row copy just before.
+  bool far = false;
+  bool is_large() const { return rows * width * int64_t{sizeof(T)} > 1 << 20; }
   int64_t sequences() const { return rows / tokens; }
   const T* at(int64_t row, int64_t column) const { return x + row * width + column; }
 };
@@ -54,6 +57,13 @@ struct Count {
 void make_eden(ThreadPool& pool, const Matrix<float>& m, Copy* q, bool column);
 void make_eden(ThreadPool& pool, const Matrix<BFloat16>& m, Copy* q, bool column);
 
+// Asks for the next word of columns of `rows` rows: their lines lie too far apart for the CPU to foresee.
+template <class T>
+void prefetch_next_columns(const Matrix<T>& m, const T* x, int64_t c, int64_t rows) {
+  if (!m.far || c + lanes >= m.width) return;
+  for (int64_t e = 0; e < rows; ++e) __builtin_prefetch(x + e * m.width + lanes);
+}
+
 // f(load, place, count) for a word of columns of an item, `batch` blocks at a time (count), the last ones singly.
 // sums: of all words of groups of 16, groups outside, or nullptr.
 template <int64_t block, int batch, class T, class F>
@@ -64,6 +74,7 @@ void for_column_blocks(const Matrix<T>& m, const Item& item, int64_t c, int64_t 
     const int64_t there = item.t + item.height - t;
     Sums* const own = sums == nullptr ? nullptr : sums + (item.sequence * sequence + t) / group * words + c / lanes;
     const Place place{c, n, item.sequence * sequence + t, (item.sequence + 1) * sequence, own, words};
+    prefetch_next_columns(m, x, c, smaller(there, batch * block));
     if (n == lanes && there >= batch * block) {
       f([=](int64_t e) { return load(x + e * pitch); }, place, Count<batch>{});
       t += batch * block;

@@ -9,38 +9,9 @@
 
 namespace nibble::NIBBLE_TARGET {
 
-// ---- what words.h has no need of elsewhere ----
+// ---- codes and lanes ----
 
 #ifdef __AVX512F__
-inline Word least(Word a, Word b) { return _mm512_min_ps(a, b); }  // b where a is NaN
-inline IntWord least_int(IntWord a, IntWord b) { return _mm512_min_epi32(a, b); }
-inline IntWord most_int(IntWord a, IntWord b) { return _mm512_max_epi32(a, b); }
-inline IntWord most_bits(IntWord a, IntWord b) { return _mm512_max_epu32(a, b); }
-inline IntWord least_bits(IntWord a, IntWord b) { return _mm512_min_epu32(a, b); }
-inline IntWord exclusive_or(IntWord a, IntWord b, IntWord c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
-inline IntWord multiply_low(IntWord a, IntWord b) { return _mm512_mul_epu32(a, b); }  // 64-bit lanes: low x low
-template <int n>
-inline IntWord shift_right_zero(IntWord a) {
-  return _mm512_srli_epi32(a, n);
-}
-template <int n>
-inline IntWord shift_right_wide(IntWord a) {
-  return _mm512_srli_epi64(a, n);
-}
-template <int n>
-inline IntWord shift_left_wide(IntWord a) {
-  return _mm512_slli_epi64(a, n);
-}
-inline IntWord odd_from(IntWord even, IntWord odd) { return _mm512_mask_blend_epi32(0xAAAA, even, odd); }
-inline Mask equal_int(IntWord a, IntWord b) { return _mm512_cmpeq_epi32_mask(a, b); }
-inline Mask more_int(IntWord a, IntWord b) { return _mm512_cmpgt_epi32_mask(a, b); }
-inline IntWord select_int(Mask m, IntWord yes, IntWord no) { return _mm512_mask_blend_epi32(m, no, yes); }
-inline IntWord where_not(Mask m, IntWord a) { return _mm512_maskz_mov_epi32(static_cast<Mask>(~m), a); }
-inline bool any_bits(IntWord a) { return _mm512_test_epi32_mask(a, a) != 0; }
-inline IntWord truncated(Word a) { return _mm512_cvttps_epi32(a); }
-inline uint32_t reduce_most(IntWord a) { return _mm512_reduce_max_epu32(a); }
-inline IntWord load_int(const void* p) { return _mm512_loadu_si512(p); }
-inline void store_int(void* p, IntWord a) { _mm512_storeu_si512(p, a); }
 /// The 4-bit codes of `lanes` elements: the low bits of each lane, garbage above.
 inline IntWord codes_at(const uint8_t* p) {
   const __m512i both = _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
@@ -48,8 +19,6 @@ inline IntWord codes_at(const uint8_t* p) {
       _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), both);
   return _mm512_srlv_epi32(halves, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
 }
-inline IntWord add_wide(IntWord a, IntWord b) { return _mm512_add_epi64(a, b); }
-inline IntWord all_wide(uint64_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
 inline IntWord bytes_at(const uint8_t* p) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -88,49 +57,12 @@ inline IntWord transposed_maxima(const IntWord* m) {
   return halves(halves(four[0], four[1]), halves(four[2], four[3]));
 }
 #else
-inline Word least(Word a, Word b) { return _mm256_min_ps(a, b); }  // b where a is NaN
-inline IntWord least_int(IntWord a, IntWord b) { return _mm256_min_epi32(a, b); }
-inline IntWord most_int(IntWord a, IntWord b) { return _mm256_max_epi32(a, b); }
-inline IntWord most_bits(IntWord a, IntWord b) { return _mm256_max_epu32(a, b); }
-inline IntWord least_bits(IntWord a, IntWord b) { return _mm256_min_epu32(a, b); }
-inline IntWord exclusive_or(IntWord a, IntWord b, IntWord c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
-inline IntWord multiply_low(IntWord a, IntWord b) { return _mm256_mul_epu32(a, b); }  // 64-bit lanes: low x low
-template <int n>
-inline IntWord shift_right_zero(IntWord a) {
-  return _mm256_srli_epi32(a, n);
-}
-template <int n>
-inline IntWord shift_right_wide(IntWord a) {
-  return _mm256_srli_epi64(a, n);
-}
-template <int n>
-inline IntWord shift_left_wide(IntWord a) {
-  return _mm256_slli_epi64(a, n);
-}
-inline IntWord odd_from(IntWord even, IntWord odd) { return _mm256_blend_epi32(even, odd, 0xAA); }
-inline Mask equal_int(IntWord a, IntWord b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
-inline Mask more_int(IntWord a, IntWord b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
-inline IntWord select_int(Mask m, IntWord yes, IntWord no) {
-  return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
-}
-inline IntWord where_not(Mask m, IntWord a) { return _mm256_andnot_si256(_mm256_castps_si256(m), a); }
-inline bool any_bits(IntWord a) { return _mm256_testz_si256(a, a) == 0; }
-inline IntWord truncated(Word a) { return _mm256_cvttps_epi32(a); }
-inline uint32_t reduce_most(IntWord a) {
-  const __m128i four = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-  const __m128i two = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4E));
-  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32(two, 0xB1))));
-}
-inline IntWord load_int(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-inline void store_int(void* p, IntWord a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
 /// The 4-bit codes of `lanes` elements: the low bits of each lane, garbage above.
 inline IntWord codes_at(const uint8_t* p) {
   int32_t eight;
   std::memcpy(&eight, p, 4);
   return _mm256_srlv_epi32(_mm256_set1_epi32(eight), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
 }
-inline IntWord add_wide(IntWord a, IntWord b) { return _mm256_add_epi64(a, b); }
-inline IntWord all_wide(uint64_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
 inline IntWord bytes_at(const uint8_t* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
@@ -271,12 +203,14 @@ inline Word e8m0_inverses(IntWord byte) {
 
 // ---- rotation ----
 
-inline void cross(Word& a, Word& b) {
-  const Word sum = add(a, b);
+template <class W>
+inline void cross(W& a, W& b) {
+  const W sum = add(a, b);
   b = sub(a, b), a = sum;
 }
 /// butterfly of 16: four values at a time, so that few words are alive where there are few registers.
-inline void butterfly16(Word* v) {
+template <class W>
+inline void butterfly16(W* v) {
 #pragma GCC unroll 4
   for (int i = 0; i < 16; i += 4)
     cross(v[i], v[i + 1]), cross(v[i + 2], v[i + 3]), cross(v[i], v[i + 2]), cross(v[i + 1], v[i + 3]);
@@ -375,10 +309,11 @@ inline void load_signed(const Load& load, Word* v) {
   }
 }
 /// The same with NaN kept.
-template <int n, class Load>
+template <int n, class T, class Load>
 inline void load_signed_safely(const Load& load, Word* v) {
   for (int e = 0; e < n; ++e) {
-    const Word x = round_word(load(e));
+    Word x = load(e);
+    if constexpr (sizeof(T) == 4) x = round_word(x);
     v[e] = (rht16_signs >> (e % 16) & 1u) != 0 ? negate(x) : x;
   }
 }
@@ -420,11 +355,54 @@ inline void rotate16(const Load& load, Word* v, Sums sums) {
 #pragma GCC unroll 16
   for (int e = 0; e < 16; ++e) v[e] = rounded_finite<float>(fma(v[e], all(0.25f), zero()));
 }
+/// hadamard_to_bf16 of 64 BF16 values a lane in integers, or false: where a lane's magnitudes other than 0 span more
+/// than 16 binades (8 bits each, 6 more by 64 terms: 31), are not finite or lie near the ends, or where a sum of more
+/// than 24 bits rounds to a tie of BF16.
+inline bool rotate64_in_integers(const Word* v, Word* to) {
+  IntWord largest = all_int(0), less_one = all_int(-1);
+  for (int e = 0; e < 64; ++e) {
+    const IntWord size = magnitudes(v[e]);
+    largest = most_bits(largest, size);
+    less_one = least_bits(less_one, sub(size, all_int(1)));  // a zero becomes the largest
+  }
+  const Mask zeros = equal_int(largest, all_int(0));
+  const IntWord high = select_int(zeros, all_int(100), shift_right_zero<23>(largest));
+  const IntWord low = select_int(zeros, all_int(100), shift_right_zero<23>(add(less_one, all_int(1))));
+  const auto unless = [](Mask m) { return where_not(m, all_int(1)); };
+  if (any_bits(bit_or(unless(more_int(all_int(17), sub(high, low))),
+                      bit_or(unless(more_int(high, all_int(40))), unless(more_int(all_int(240), high))))))
+    return false;
+  const Word up = of_bits(shift_left<23>(sub(all_int(277), high)));  // the largest lies below 2^24
+  const Word down = of_bits(shift_left<23>(sub(high, all_int(26))));
+  IntWord k[64];
+  for (int i = 0; i < 64; i += 16) {
+#pragma GCC unroll 16
+    for (int e = 0; e < 16; ++e) k[i + e] = truncated(mul(v[i + e], up));
+    butterfly16(k + i);
+  }
+  IntWord ties = all_int(0);
+  for (int i = 0; i < 16; ++i) {
+    IntWord t[4] = {k[i], k[16 + i], k[32 + i], k[48 + i]};
+    cross(t[0], t[1]), cross(t[2], t[3]), cross(t[0], t[2]), cross(t[1], t[3]);
+#pragma GCC unroll 4
+    for (int s = 0; s < 4; ++s) {
+      const Word sum = to_float(t[s]);
+      const Mask tie = equal_int(shift_left<16>(bits_of(sum)), all_int(INT32_MIN));
+      ties = bit_or(ties, select_int(tie, sub(truncated(sum), t[s]), all_int(0)));
+      to[16 * s + i] = mul(rounded_finite<float>(sum), down);
+    }
+  }
+  return !any_bits(ties);
+}
+
 /// Rotated groups of n, NaN and Inf kept.
-template <int n, class Load>
-inline void rotate_safely(const Load& load, Word* v) {
-  load_signed_safely<n>(load, v);
-  rotate_in_f64<n, false>(v, v);
+template <int n, class T, class Load>
+inline void rotate_safely(const Load& load, Word* to) {
+  Word v[n];
+  load_signed_safely<n, T>(load, v);
+  if constexpr (n == 64)
+    if (rotate64_in_integers(v, to)) return;
+  rotate_in_f64<n, false>(v, to);
 }
 
 /// Of one word's groups of 16: the largest magnitudes as they are and rotated, NaN > Inf > finite.
@@ -444,7 +422,7 @@ inline RotatedMaxima rotated_maxima(const Load& load) {
     m.sums = Sums::in_f32;
     return m;
   }
-  if (any_bits(where_not(more_int(all_int(0x7f000000), m.plain), all_int(1)))) load_signed_safely<16>(load, v);
+  if (any_bits(where_not(more_int(all_int(0x7f000000), m.plain), all_int(1)))) load_signed_safely<16, T>(load, v);
   rotate_in_f64<16, false>(v, v);
   for (int e = 0; e < 16; ++e) m.rotated = most_bits(m.rotated, magnitudes(v[e]));
   return m;

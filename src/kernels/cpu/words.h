@@ -72,6 +72,37 @@ inline IntWord shift_right(IntWord a) {
 }  // arithmetic
 inline IntWord to_int(Word a) { return _mm512_cvtps_epi32(a); }  // nearest even; out of range: 0x80000000
 inline Word to_float(IntWord a) { return _mm512_cvtepi32_ps(a); }
+inline Word least(Word a, Word b) { return _mm512_min_ps(a, b); }  // b where a is NaN
+inline IntWord least_int(IntWord a, IntWord b) { return _mm512_min_epi32(a, b); }
+inline IntWord most_int(IntWord a, IntWord b) { return _mm512_max_epi32(a, b); }
+inline IntWord most_bits(IntWord a, IntWord b) { return _mm512_max_epu32(a, b); }
+inline IntWord least_bits(IntWord a, IntWord b) { return _mm512_min_epu32(a, b); }
+inline IntWord exclusive_or(IntWord a, IntWord b, IntWord c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
+inline IntWord multiply_low(IntWord a, IntWord b) { return _mm512_mul_epu32(a, b); }  // 64-bit lanes: low x low
+template <int n>
+inline IntWord shift_right_zero(IntWord a) {
+  return _mm512_srli_epi32(a, n);
+}
+template <int n>
+inline IntWord shift_right_wide(IntWord a) {
+  return _mm512_srli_epi64(a, n);
+}
+template <int n>
+inline IntWord shift_left_wide(IntWord a) {
+  return _mm512_slli_epi64(a, n);
+}
+inline IntWord odd_from(IntWord even, IntWord odd) { return _mm512_mask_blend_epi32(0xAAAA, even, odd); }
+inline Mask equal_int(IntWord a, IntWord b) { return _mm512_cmpeq_epi32_mask(a, b); }
+inline Mask more_int(IntWord a, IntWord b) { return _mm512_cmpgt_epi32_mask(a, b); }
+inline IntWord select_int(Mask m, IntWord yes, IntWord no) { return _mm512_mask_blend_epi32(m, no, yes); }
+inline IntWord where_not(Mask m, IntWord a) { return _mm512_maskz_mov_epi32(static_cast<Mask>(~m), a); }
+inline bool any_bits(IntWord a) { return _mm512_test_epi32_mask(a, a) != 0; }
+inline IntWord truncated(Word a) { return _mm512_cvttps_epi32(a); }
+inline uint32_t reduce_most(IntWord a) { return _mm512_reduce_max_epu32(a); }
+inline IntWord load_int(const void* p) { return _mm512_loadu_si512(p); }
+inline void store_int(void* p, IntWord a) { _mm512_storeu_si512(p, a); }
+inline IntWord add_wide(IntWord a, IntWord b) { return _mm512_add_epi64(a, b); }
+inline IntWord all_wide(uint64_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
 #else
 using Word = __m256;      // f32
 using IntWord = __m256i;  // i32
@@ -145,6 +176,43 @@ inline IntWord shift_right(IntWord a) {
 }  // arithmetic
 inline IntWord to_int(Word a) { return _mm256_cvtps_epi32(a); }  // nearest even; out of range: 0x80000000
 inline Word to_float(IntWord a) { return _mm256_cvtepi32_ps(a); }
+inline Word least(Word a, Word b) { return _mm256_min_ps(a, b); }  // b where a is NaN
+inline IntWord least_int(IntWord a, IntWord b) { return _mm256_min_epi32(a, b); }
+inline IntWord most_int(IntWord a, IntWord b) { return _mm256_max_epi32(a, b); }
+inline IntWord most_bits(IntWord a, IntWord b) { return _mm256_max_epu32(a, b); }
+inline IntWord least_bits(IntWord a, IntWord b) { return _mm256_min_epu32(a, b); }
+inline IntWord exclusive_or(IntWord a, IntWord b, IntWord c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
+inline IntWord multiply_low(IntWord a, IntWord b) { return _mm256_mul_epu32(a, b); }  // 64-bit lanes: low x low
+template <int n>
+inline IntWord shift_right_zero(IntWord a) {
+  return _mm256_srli_epi32(a, n);
+}
+template <int n>
+inline IntWord shift_right_wide(IntWord a) {
+  return _mm256_srli_epi64(a, n);
+}
+template <int n>
+inline IntWord shift_left_wide(IntWord a) {
+  return _mm256_slli_epi64(a, n);
+}
+inline IntWord odd_from(IntWord even, IntWord odd) { return _mm256_blend_epi32(even, odd, 0xAA); }
+inline Mask equal_int(IntWord a, IntWord b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
+inline Mask more_int(IntWord a, IntWord b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
+inline IntWord select_int(Mask m, IntWord yes, IntWord no) {
+  return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
+}
+inline IntWord where_not(Mask m, IntWord a) { return _mm256_andnot_si256(_mm256_castps_si256(m), a); }
+inline bool any_bits(IntWord a) { return _mm256_testz_si256(a, a) == 0; }
+inline IntWord truncated(Word a) { return _mm256_cvttps_epi32(a); }
+inline uint32_t reduce_most(IntWord a) {
+  const __m128i four = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  const __m128i two = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4E));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32(two, 0xB1))));
+}
+inline IntWord load_int(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline void store_int(void* p, IntWord a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
+inline IntWord add_wide(IntWord a, IntWord b) { return _mm256_add_epi64(a, b); }
+inline IntWord all_wide(uint64_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
 #endif
 
 /// Rounded to bf16, still in f32 lanes.
