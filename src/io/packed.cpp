@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/quantized.h"
 #include "core/version.h"
 #include "numerics/nvfp4_file.h"
 
@@ -140,6 +141,17 @@ std::string hf_quant_config_text(const PackedFormat& f) {
 void PackedWeight::decode(int64_t first, int64_t count, float* out) const {
   for (int64_t r = first; r < first + count; ++r, out += columns)
     nvfp4_file_decode(codes + r * (columns / 2), scales + r * (columns / block), columns, multiplier, out);
+}
+
+void PackedWeight::store(const Tensor& to) const {
+  NIBBLE_CHECK((to.type == Type{DType::nvfp4, {rows, columns}}), "{} [{}, {}] into {}", name, rows, columns,
+               to_string(to.type));
+  const QuantizedView view(to);
+  view.header() = {.amax = 2688 * multiplier, .decode = multiplier, .saved = 1, .by_amax = 0, .blank = 0};
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(codes + r * (columns / 2), columns / 2, view.codes(r));
+    std::copy_n(scales + r * (columns / block), columns / block, view.scales(r));
+  }
 }
 
 PackedTensors sort_packed(const std::vector<TensorView>& tensors, const PackedFormat& format) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/type.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -43,6 +44,9 @@ struct PackedWeight {
   float multiplier = 1;             // of the tensor: weight_scale_2, or 1 / weight_global_scale
   /// Rows first .. first + count - 1 as f32: fl(code fl(scale multiplier)).
   void decode(int64_t first, int64_t count, float* out) const;
+  /// The same codes and scales as a tensor in memory, nvfp4 [rows, columns], whose elements stand for the same numbers:
+  /// products of quantised operands take it.
+  void store(const Tensor& to) const;
 };
 
 /// The tensors of a packed model, sorted.

@@ -7,6 +7,7 @@
 #include "io/checkpoint_load.h"
 #include "io/hf_config.h"
 #include "io_fixture.h"
+#include "numerics/quantized_product.h"
 
 namespace nibble {
 namespace {
@@ -84,6 +85,27 @@ TEST(PrecisionP65, BlocksThatModelOptWritesAreRead) {
   for (size_t i = 16; i < 32; ++i) EXPECT_EQ(x[i], 0.5f * 0x1p-9f * 0.5f) << i;
   for (size_t i = 32; i < 48; ++i) EXPECT_EQ(x[i], 0) << i;
   for (size_t i = 48; i < 64; ++i) EXPECT_EQ(x[i], 6 * 448 * 0.5f) << i;
+}
+
+TEST(PrecisionP65, CodesInMemoryStandForTheSameNumbers) {
+  Layer l;
+  for (size_t i = 0; i < 32; ++i) l.codes[i] = static_cast<uint8_t>(31 * i);
+  l.global = {0x1.8p-9f};
+  const PackedTensors sorted = l.sorted();
+  const PackedWeight& w = sorted.weights.at(0);
+  const Type type{DType::nvfp4, {2, 32}};
+  std::vector<QuantizedHeader> memory(static_cast<size_t>(type.nbytes()) / sizeof(QuantizedHeader) + 1);
+  const Tensor t{type, memory.data()};
+  w.store(t);
+  const QuantizedView v(t);
+  EXPECT_EQ(v.header().by_amax, 0u);
+  std::vector<float> x(64);
+  w.decode(0, 2, x.data());
+  for (int64_t r = 0; r < 2; ++r)
+    for (int64_t i = 0; i < 32; ++i)
+      EXPECT_EQ(element_value(type.dtype, v.codes(r), i) *
+                    (block_scale_value(type.dtype, v.scales(r)[i / 16]) * v.header().decode),
+                x[static_cast<size_t>(32 * r + i)]);
 }
 
 TEST(PrecisionP65, ScalesOfActivationsAndOfTheCacheAreLeftOut) {
