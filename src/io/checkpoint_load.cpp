@@ -127,7 +127,14 @@ void load_parameters(const ModelSource& source, const std::vector<ParameterTarge
   if (Checkpoint* checkpoint = model.checkpoint())  // before a byte is looked at
     for (const TensorView& t : tensors) checkpoint->at(t.name);
   check_tensors(tensors, wanted);
-  for (const ParameterTarget& t : targets) read_f32(model.at(t.name), t.data);
+  std::vector<float> passing;
+  for (const ParameterTarget& t : targets) {
+    const TensorView& from = model.at(t.name);
+    if (t.data == nullptr) passing.resize(static_cast<size_t>(from.numel()));
+    float* const to = t.data != nullptr ? t.data : passing.data();
+    read_f32(from, to);
+    if (t.take) t.take(to);
+  }
 }
 
 ModelDifference compare_models(const ModelSource& source_a, const ModelSource& source_b) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,11 +13,12 @@
 
 namespace nibble {
 
-/// Where to put a parameter as f32.
+/// Where to put a parameter as f32, and who else wants its elements. Null and `take`: they last for the call only.
 struct ParameterTarget {
   std::string name;  // Hugging Face name
   std::vector<int64_t> shape;
   float* data = nullptr;
+  std::function<void(float* elements)> take = {};
 };
 
 /// config.json of the model; of a checkpoint with its checksum verified. Errors: as read_hf_config, E402.

@@ -37,7 +37,7 @@ void add_evaluation(const StepConfig& c, std::vector<NamedGraph>& graphs) {
   if (c.evaluation.rows > 0) {
     Graph graph = llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype, c.loss_tiles);
     sites = quantized_sites(graph, c.recipe);
-    quantize(graph, sites);
+    quantize(graph, sites, AmaxScope::row);
     verify(graph, "quantize");
     graphs.push_back({"evaluate", std::move(graph)});
   }
