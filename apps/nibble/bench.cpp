@@ -19,17 +19,18 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view names = "limits, gemm, attention, ops, quantize or train";
+constexpr std::string_view names = "limits, gemm, attention, ops, quantize, train or generate";
 
 // What this version measures on its way to `plan`'s prices; `--calibrate` is one more.
 void check_name(const std::string& name) {
-  for (const std::string_view later : {"generate", "data", "all"})
+  for (const std::string_view later : {"data", "all"})
     if (name == later)
       throw Error("E010", "nibble bench {} is not in this version", name)
           .where("argument 1")
           .expected(std::string(names), name)
           .hint("nibble bench train");
-  for (const std::string_view known : {"limits", "gemm", "attention", "ops", "quantize", "train", "--calibrate"})
+  for (const std::string_view known :
+       {"limits", "gemm", "attention", "ops", "quantize", "train", "generate", "--calibrate"})
     if (name == known) return;
   throw Error("E007", "{}", name.empty() ? "nibble bench needs a name" : "nibble bench has no " + name)
       .where("argument 1")
@@ -128,13 +129,19 @@ int run(const std::vector<std::string>& arguments) {
     throw Error("E102", "bench {} takes no recipe: its rows are of every format", name)
         .where("{}", resolved.config.origin("quantization"))
         .hint("nibble bench train quantization={}", resolved.config.get_string("quantization"));
+  const Guard guard = guard_of(resolved);
+  if (name == "generate") {
+    BenchResult result = bench_generate(resolved.config, bench_options);
+    const bool fine = apply(guard, result);
+    print(result, resolved.options.contains("json"));
+    return fine ? exit_done : exit_no;
+  }
   std::string note;
   const Config config = with_auto_recipe(resolved.config, std::nullopt, &note);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
   ProgramPlan plan = plan_training(step_of(config), resolve_threads(config.get_int("threads")),
                                    resolve_target(config.get_string("cpu_target")));
   check_fits(config, plan);
-  const Guard guard = guard_of(resolved);
   BenchResult result = run_bench(name, config, std::move(plan), bench_options);
   const bool fine = apply(guard, result);
   print(result, resolved.options.contains("json"));
@@ -155,6 +162,10 @@ constexpr std::string_view help =
                  weight of the linear layers; GB/s counts the numbers once
     train        whole optimizer steps on synthetic tokens: tokens/s, where the time
                  goes by operation, and how long the first loss took
+    generate     decoding and prompts of 512 tokens with random weights, for 1 to all
+                 threads, in float32, with 4-bit weights (weight_only,
+                 weight_only_all) and in te_nvfp4: tokens/s. Decoding also as a
+                 share of reading its weights alone, which is timed beside it
     --calibrate  limits, and what `nibble plan` needs to predict the time of a step:
                  every operation of training steps of seven shapes, in float32 and
                  bfloat16, with and without quantization= (te_nvfp4); then predicts
@@ -200,15 +211,17 @@ EXAMPLES
     nibble bench --calibrate quantization=mxfp4
     nibble bench train threads=1 cpu_target=avx2
     nibble bench ops --save before.json; ...; nibble bench ops --compare before.json
+    nibble bench generate model_name=smollm2-135m prefill_chunk=512
     nibble bench train model_name=smollm2-135m max_target_length=256 --json
 )";
 
 }  // namespace
 
-constinit const Command bench_command{"bench",
-                                      "nibble bench limits|gemm|attention|ops|quantize|train|--calibrate [key=value "
-                                      "...] [--repeats N] [--seconds N] [--out FILE]"
-                                      " [--save FILE] [--compare FILE] [--tolerance N] [--json]",
-                                      "speed as a share of this machine's limits", help, run};
+constinit const Command bench_command{
+    "bench",
+    "nibble bench limits|gemm|attention|ops|quantize|train|generate|--calibrate [key=value "
+    "...] [--repeats N] [--seconds N] [--out FILE]"
+    " [--save FILE] [--compare FILE] [--tolerance N] [--json]",
+    "speed as a share of this machine's limits", help, run};
 
 }  // namespace nibble

@@ -7,23 +7,26 @@
 #include "io/file.h"
 #include "train/data_setup.h"
 #include "train/evaluation.h"
+#include "train/gen_recipe.h"
 #include "train/model_setup.h"
 #include "train/open_model.h"
 
 namespace nibble {
 namespace {
 
-// The masters in float32, unless the command line asks for another dtype or a recipe.
-void set_precision(const Config& config, StepConfig* step) {
+// The masters in float32, unless the command line asks for another dtype or a recipe. Returns whose weights become the
+// numbers that 4-bit codes stand for.
+WeightSpecs set_precision(const Config& config, StepConfig* step) {
   const bool recipe = config.is_explicit("quantization") || config.is_explicit("recipe_file");
   if ((config.is_explicit("dtype") || recipe) && config.get_string("dtype") == "bfloat16") step->dtype = DType::bf16;
-  if (!recipe) return;
-  step->recipe = recipe_of(config, step->model.layers);
-  if (step->recipe.fprop.b.tensor_scale == TensorScale::delayed)
-    throw Error("E102", "quantization={}: delayed scales belong to a training run, and eval has none",
-                config.get_string("quantization"))
-        .where("{}", config.origin("quantization"))
-        .hint("quantization=te_fp8_currentscaling");
+  if (!recipe && !config.is_explicit("gen_recipe")) return {};
+  const GenRecipe chosen = gen_recipe_of(config, step->model.layers);
+  if (!chosen.weight_only) {
+    step->recipe = chosen.recipe;
+    return {};
+  }
+  const Graph graph = llama_loss_graph(step->model, {1, 1}, 0);
+  return weight_specs(graph, quantized_sites(graph, chosen.recipe), chosen.table);
 }
 
 // Data keys that are no part of what determines a result are in run_info.json: the files of the run itself.
@@ -75,7 +78,7 @@ int run(const std::vector<std::string>& arguments) {
   if (config.is_explicit("quantization")) config = config.with("recipe_file", "\"\"", "quantization is given");
   config = with_auto_recipe(config, std::nullopt, &note);
   if (!note.empty()) fmt::print(stderr, "note: {}\n", note);
-  set_precision(config, &step);
+  const WeightSpecs codes = set_precision(config, &step);
   ThreadPool pool(resolve_threads(config.get_int("threads")));
   const TrainingData data = prepare_data(
       {config, open.source.path, std::filesystem::temp_directory_path() / "nibble_eval_cache", pool, {}, false});
@@ -85,6 +88,7 @@ int run(const std::vector<std::string>& arguments) {
         .hint("nibble eval {} text.txt", open.source.path.string());
   Stepper stepper(step, plan_evaluation(step, pool.size(), resolve_target(config.get_string("cpu_target"))));
   load_weights(open, stepper.program());
+  round_trip_weights(stepper.program(), codes);
   Batch batch(step.evaluation.rows, step.evaluation.length);
   const bool json = config.get_bool("json");
   const EvaluationRecord e =
@@ -110,7 +114,9 @@ constexpr std::string_view help =
 KEYS
     eval_per_device_batch_size, eval_steps, max_target_length, text_document,
     threads, cpu_target, json; dtype and quantization: evaluates the rounded or
-    quantized weights instead of the float32 masters
+    quantized weights and activations instead of the float32 masters;
+    gen_recipe=weight_only (weight_only_all): the loss with 4-bit weights, as
+    nibble generate has them
 
 EXIT STATUS
     0 done   64 usage   65 bad data   66 no model or no data

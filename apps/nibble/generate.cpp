@@ -14,6 +14,7 @@
 #include "io/file.h"
 #include "sample/generate.h"
 #include "train/console.h"
+#include "train/gen_recipe.h"
 #include "train/metrics.h"
 #include "train/model_setup.h"
 #include "train/open_model.h"
@@ -115,18 +116,22 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print(stderr, "note: n_ctx={} is beyond the {} positions the model knows: text gets worse there\n", context,
                trained);
   const std::vector<int64_t> buckets = row_buckets(std::min(c.get_int("prefill_chunk"), context));
-  Program program(plan_program(decode_graphs(open.model, buckets, context), resolve_threads(c.get_int("threads")),
+  const GenRecipe recipe = gen_recipe_of(c, open.model.layers);
+  std::vector<NamedGraph> graphs = decode_graphs(open.model, buckets, context);
+  const WeightSpecs codes = apply_gen_recipe(recipe, graphs);
+  Program program(plan_program(std::move(graphs), resolve_threads(c.get_int("threads")),
                                resolve_target(c.get_string("cpu_target"))));
-  load_weights(open, program);
+  load_weights(open, program, codes);
   Decoder decoder(program, buckets, context);
   const std::string& out = c.get_string("out");
   const bool terminal = isatty(STDOUT_FILENO) != 0, json = c.get_bool("json");
   const bool stream = !json && out.empty() &&
                       (c.is_null("stream") || c.json_of("stream") == "\"auto\"" ? terminal : c.get_bool("stream"));
   fmt::print(stderr,
-             "{}: {} prompt tokens, context {}, KV cache {} ({} bytes), recipe float32, seed {}, temperature {}\n",
+             "{}: {} prompt tokens, context {}, KV cache {} ({} bytes), {}, recipe {}, seed {}, temperature {}\n",
              open.source.path.string(), prompt.size(), context, bytes_text(cache_bytes(open.model, context)),
-             cache_bytes(open.model, context), base.seed, base.sampling.temperature);
+             cache_bytes(open.model, context), weight_bytes_text(program.plan()), recipe.text, base.seed,
+             base.sampling.temperature);
   std::signal(SIGINT, on_interrupt);
   std::vector<Generated> all;
   std::string text;
@@ -165,6 +170,10 @@ KEYS
     seed, n                         n continuations differ by their index
     max_new_tokens (256), min_new_tokens, stop, stop_ids, ignore_eos, forbid_ids
     n_ctx                           context; 0 = the length trained with
+    gen_recipe (same)               same: as the run was trained; weight_only:
+                                    the linear layers' weights in 4 bits;
+                                    weight_only_all: embedding and head too; or a
+                                    recipe such as te_nvfp4, or fp32
     out, overwrite                  a file for the text instead of stdout
     stream (at a terminal), json, special, threads, cpu_target, prefill_chunk
     What is not given comes from the model's generation_config.json, then from

@@ -39,6 +39,10 @@ BenchResult bench_ops(const Config& config, const ProgramPlan& plan, const Bench
 /// The quantisers on the widest input and weight of the linear layers, for 1 to all threads.
 BenchResult bench_quantize(const Config& config, const ProgramPlan& plan, const BenchOptions& options);
 
+/// Text from random weights of the model, decoding and prompts, for 1 to all threads and in each precision of the
+/// weights: tokens/s, and for decoding the share of what reading the weights alone takes (spec/generation.md 4).
+BenchResult bench_generate(const Config& config, const BenchOptions& options);
+
 /// Whole optimizer steps on synthetic tokens: tokens/s and where the time goes by op.
 BenchResult bench_train(const Config& config, ProgramPlan plan, const BenchOptions& options);
 

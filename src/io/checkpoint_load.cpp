@@ -189,7 +189,15 @@ void load_parameters(const ModelSource& source, const std::vector<ParameterTarge
   std::vector<WantedTensor> wanted;
   for (const ParameterTarget& t : targets) wanted.push_back({t.name, t.shape});
   const ParameterReader reader(source, wanted);
-  for (const ParameterTarget& t : targets) reader.read(t.name, t.data);
+  std::vector<float> passing;
+  for (const ParameterTarget& t : targets) {
+    int64_t elements = 1;
+    for (const int64_t d : t.shape) elements *= d;
+    if (t.data == nullptr) passing.resize(static_cast<size_t>(elements));
+    float* const to = t.data != nullptr ? t.data : passing.data();
+    reader.read(t.name, to);
+    if (t.take) t.take(to);
+  }
 }
 
 ModelDifference compare_models(const ModelSource& source_a, const ModelSource& source_b) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,11 +16,12 @@
 
 namespace nibble {
 
-/// Where to put a parameter as f32.
+/// Where to put a parameter as f32, and who else wants its elements. Null and `take`: they last for the call only.
 struct ParameterTarget {
   std::string name;  // Hugging Face name
   std::vector<int64_t> shape;
   float* data = nullptr;
+  std::function<void(float* elements)> take = {};
 };
 
 /// config.json of the model, of a checkpoint with its checksum verified; a hf_quant_config.json beside it stands in for

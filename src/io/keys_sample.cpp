@@ -58,7 +58,7 @@ constexpr Key generation_rows[] = {
     {"mode", choice, "ar", "", "ar|diffusion|draft_verify", "ar", o, "how tokens are made"},
     {"n_ctx", integer, "0", "", ">=0", every, o, "context; 0: max_target_length"},
     {"kv_dtype", choice, "\"\"", "", "|float32|bfloat16", "|float32", o, "type of the KV cache; empty: dtype"},
-    {"gen_recipe", choice, "same", "", "same|weight_only", only_default, o, "precision while generating"},
+    {"gen_recipe", text, "same", "", "", every, o, "precision of generate and eval: same (as trained), weight_only, weight_only_all (also embedding and head), or a recipe's name"},
     {"max_rows", integer, "0", "", ">=0", no_effect, o, "rows of one forward pass at most; 0: the planner's choice"},
     {"prefill_chunk", integer, "64", "", ">=1", every, o, "tokens of a prompt per forward pass"},
     {"stream", boolean, "auto", "", "auto", every, o, "show text as it is made; auto: at a terminal"},

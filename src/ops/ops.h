@@ -85,6 +85,10 @@ extern const Op embedding_op, embedding_grad_op, linear_op, linear_dgrad_op, lin
 /// Made by passes/quantize, by no model.
 extern const Op quantize_op, requantize_op, quantize_weight_op, quantize_weights_op, qlinear_op, qlinear_dgrad_op,
     qlinear_wgrad_op, record_amax_op, advance_scale_op, quest_mask_op, quest_back_op, quest_back_add_op;
+/// Made by passes/weight_only, by no model.
+extern const Op linear_w4_op, embedding_w4_op;
+/// Made by passes/quantize for evaluation and generation.
+extern const Op quantize_rows_op, qlinear_rows_op;
 /// Made by passes/fuse, by no model.
 extern const Op residual_rms_norm_op, residual_rms_norm_grad_op, rope_pair_op, adamw_squares_op;
 

@@ -54,10 +54,12 @@ const Type random_type{DType::i32, {quantize_words}};
 
 class Quantize {
  public:
-  Quantize(Graph& graph, const std::vector<QuantizedSite>& sites) : old_(graph), sites_(sites) {
+  Quantize(Graph& graph, const std::vector<QuantizedSite>& sites, AmaxScope scope)
+      : old_(graph), sites_(sites), scope_(scope) {
     next_.values = graph.values, next_.outputs = graph.outputs;
     for (const QuantizedSite& s : sites) by_label_[s.label] = &s;
     backward_ = std::ranges::any_of(graph.nodes, [](const Node& n) { return n.op == &linear_wgrad_op; });
+    NIBBLE_CHECK(!backward_ || scope == AmaxScope::tensor, "rows have scales of their own in forward graphs only");
   }
 
   void run() {
@@ -185,6 +187,7 @@ class Quantize {
   void forward(const Node& n) {
     const QuantizedSite* const site = site_of(n.label);
     if (site == nullptr) return append(n);
+    if (scope_ == AmaxScope::row && depends_on_rows(site->fprop.a)) return forward_by_rows(n, *site);
     const bool keeps = backward_ && site->wgrad.active() && !site->wgrad.b_from_saved;
     make(n.in[0], *site, site->fprop.a, keeps ? site->wgrad.b : QuantSpec{}, "x");
     if (made_in_graph(*site)) make(n.in[1], *site, site->fprop.b, backward_ ? site->dgrad.b : QuantSpec{}, "w");
@@ -197,6 +200,24 @@ class Quantize {
                  product_attrs(next_.type(n.out[0]), site->fprop),
                  n.label};
     append(std::move(product));
+  }
+
+  // Of MX formats a row has its own scales anyway, and a NaN poisons its own block; a delayed scale is of the past.
+  static bool depends_on_rows(const QuantSpec& s) {
+    return s.active() && s.format != DType::mxfp4 && s.format != DType::mxfp8 && s.tensor_scale != TensorScale::delayed;
+  }
+  void forward_by_rows(const Node& n, const QuantizedSite& site) {
+    const QuantSpec& spec = site.fprop.a;
+    const auto [known, is_new] = row_copies_.try_emplace(key(n.in[0], {spec, false}, -1), Values{});
+    if (is_new) {
+      Attrs attrs = copy_attrs(spec, {}, 1, 0);
+      known->second = emit(quantize_rows_op, {n.in[0], random()}, std::move(attrs), n.label);
+    }
+    append({&qlinear_rows_op,
+            {known->second[0], known->second[1], weight(site, false)},
+            n.out,
+            product_attrs(next_.type(n.out[0]), site.fprop),
+            n.label});
   }
 
   void wgrad(const Node& n) {
@@ -265,12 +286,14 @@ class Quantize {
   Graph& old_;
   const std::vector<QuantizedSite>& sites_;
   Graph next_;
+  AmaxScope scope_;
   bool backward_ = false;
   std::map<std::string, const QuantizedSite*> by_label_;
   std::map<std::string, Value> sources_, requantized_, masters_;
   std::map<std::string, Value> x_masks_;  // by label: of a layer's input
   std::map<std::pair<int32_t, int>, Value> masks_;
   std::map<Key, Value> copies_;
+  std::map<Key, Values> row_copies_;
 };
 
 }  // namespace
@@ -308,8 +331,8 @@ std::vector<QuantizedSite> quantized_sites(const Graph& graph, const Recipe& rec
   return sites;
 }
 
-void quantize(Graph& graph, const std::vector<QuantizedSite>& sites) {
-  if (std::ranges::any_of(sites, &QuantizedSite::active)) Quantize(graph, sites).run();
+void quantize(Graph& graph, const std::vector<QuantizedSite>& sites, AmaxScope scope) {
+  if (std::ranges::any_of(sites, &QuantizedSite::active)) Quantize(graph, sites, scope).run();
 }
 
 Graph scales_graph(const Graph& graph) {

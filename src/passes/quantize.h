@@ -28,11 +28,15 @@ struct QuantizedSite {
 /// recipe whose codes are of other types, what the names of their states end in (" finish").
 std::vector<QuantizedSite> quantized_sites(const Graph& graph, const Recipe& recipe, std::string_view other_codes = "");
 
+/// Over what the amax of an activation is taken that has a tensor scale: the tensor, or each row alone, so that no row
+/// depends on another one (spec/precision.md 6; forward graphs only).
+enum class AmaxScope { tensor, row };
+
 /// Rewrites a graph, with or without its gradient. Weights become reads of the states `codes` and `codes_transposed`;
 /// activations and gradients are quantised once, in one node for both copies, and a copy that only the backward pass
 /// reads is made in the forward pass, so that 4 bits are kept and not the numbers. Adds the input
 /// random i32[4] {seed, step, first row of the microbatch in the batch, 0} where anything is quantised.
-void quantize(Graph& graph, const std::vector<QuantizedSite>& sites);
+void quantize(Graph& graph, const std::vector<QuantizedSite>& sites, AmaxScope scope = AmaxScope::tensor);
 
 /// What turns delayed scales after an optimizer step: one advance_scale for each history that `graph` records into.
 Graph scales_graph(const Graph& graph);

@@ -1,6 +1,7 @@
 #include "sample/decoder.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble {
 
@@ -44,6 +45,7 @@ std::span<const float> Decoder::encode(std::span<const int32_t> ids, int64_t chu
       positions[i] = i < count ? static_cast<int32_t>(length_ + i) : 0;
     }
     span[0] = static_cast<int32_t>(length_), span[1] = static_cast<int32_t>(count);
+    if (x.has_input("random")) std::memset(x.input("random").data, 0, quantize_words * sizeof(int32_t));  // to nearest
     x.input("last").as<int32_t>()[0] = static_cast<int32_t>(count - 1);
     x.run();
     logits = x.output("logits");

@@ -48,7 +48,7 @@ void add_evaluation(const StepConfig& c, const Recipe& recipe, const Graph* micr
   if (c.evaluation.rows > 0) {
     evaluation = llama_loss_graph(c.model, c.evaluation, c.z_loss, c.dtype, c.loss_tiles);
     sites = quantized_sites(evaluation, recipe, other_codes(c, recipe));
-    quantize(evaluation, sites);
+    quantize(evaluation, sites, AmaxScope::row);
     verify(evaluation, "quantize");
     readers.push_back(&evaluation);
   }

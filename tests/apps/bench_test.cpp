@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "apps/outcome.h"
@@ -47,6 +48,28 @@ TEST(Bench, TrainMeasuresAStepAndItsOperations) {
   EXPECT_EQ(flops, j["executed_flops"].get<double>());
   EXPECT_GT(seconds, 0);
   EXPECT_GT(j["arena_bytes"].get<int64_t>(), 4 * 4 * 918656);
+}
+
+TEST(Bench, GenerateTimesEveryPrecisionOfTheWeights) {
+  const Outcome r =
+      outcome_of(bench_command, {"generate", "model_name=nibble-1m", "--repeats", "1", "--json", "threads=1"});
+  ASSERT_EQ(r.exit, 0) << r.message;
+  const auto j = nlohmann::json::parse(r.out);
+  std::map<std::string, nlohmann::json> rows;
+  for (const auto& row : j["rows"]) {
+    rows[row["gen_recipe"]] = row;
+    EXPECT_GT(row["decode_tokens_per_second"].get<double>(), 0) << row;
+    EXPECT_GT(row["prompt_tokens_per_second"].get<double>(), 0) << row;
+    EXPECT_NEAR(row["decode_bytes_per_second"].get<double>() / row["decode_tokens_per_second"].get<double>() /
+                    row["weight_bytes_a_token"].get<double>(),
+                1, 1e-9);
+  }
+  ASSERT_EQ(rows.size(), 4u);
+  const auto bytes = [&](const char* name) { return rows[name]["weight_bytes_a_token"].get<double>(); };
+  EXPECT_EQ(bytes("fp32"), 4.0 * (918656 - 9 * 128));  // all but the norms; the table is the head
+  EXPECT_NEAR(bytes("fp32") / bytes("weight_only_all"), 32 / 4.5, 0.1);
+  EXPECT_GT(bytes("weight_only"), bytes("te_nvfp4"));  // a scale for 16 weights, and for 256
+  EXPECT_GT(rows["weight_only"]["weight_bytes"].get<double>(), bytes("weight_only_all"));
 }
 
 TEST(Bench, TextHasTheTable) {
@@ -193,7 +216,7 @@ TEST(Bench, SavesAndComparesWithWhatWasSaved) {
 }
 
 TEST(Bench, WhatIsNotThereIsNamed) {
-  for (const char* name : {"generate", "data", "all"}) {
+  for (const char* name : {"data", "all"}) {
     const Outcome r = outcome_of(bench_command, {name});
     EXPECT_EQ(r.id, "E010") << name;
     EXPECT_NE(r.message.find("not in this version"), std::string::npos) << r.message;

@@ -36,7 +36,7 @@ const Folder folders[] = {
     {"data",     {"core"}},
     {"sample",   {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io"}},
     {"train",    {"core", "numerics", "graph", "ops", "recipes", "passes", "plan", "runtime", "models", "data", "io", "sample"}},
-    {"bench",    {"core", "numerics", "graph", "ops", "passes", "kernels", "runtime", "models", "plan", "io", "train"}},
+    {"bench",    {"core", "numerics", "graph", "ops", "passes", "kernels", "runtime", "models", "plan", "io", "sample", "train"}},
     {"report",   {"core"}}};
 // clang-format on
 

@@ -297,9 +297,10 @@ void wish(const FourBitProduct& p, int64_t i, int64_t j, int64_t rows, Wishes& w
 // whose sums lie in `terms`; after the last term, stored. Tiles of sums and terms are [rows][columns].
 void finish(const FourBitProduct& p, size_t t, int64_t i, int64_t j, int64_t rows, int64_t width, const float* sums,
             float* terms) {
-  const Word alpha = all(p.terms[t].alpha);
+  const FourBitTerm& term = p.terms[t];
   const bool first = t == 0, last = t + 1 == p.terms.size();
-  for (int64_t r = 0; r < rows; ++r)
+  for (int64_t r = 0; r < rows; ++r) {
+    const Word alpha = all(term.row_alphas != nullptr ? term.row_alphas[i + r] : term.alpha);
     for (int64_t g = 0; g < width; g += lanes) {
       const int64_t at = r * columns + g, to = (i + r) * p.n + j + g;
       Word d = mul(alpha, load(sums + at));
@@ -311,6 +312,7 @@ void finish(const FourBitProduct& p, size_t t, int64_t i, int64_t j, int64_t row
       else
         put(p, to, PartWord{width - g}, d);
     }
+  }
 }
 
 // Fetches a part of an operand line by line, a few during each register block.

@@ -23,6 +23,7 @@ struct FourBitTerm {
   FourBitOperand a, b;  // a: m rows, b: n rows
   int64_t blocks;       // of a row
   float alpha;
+  const float* row_alphas = nullptr;  // of each row of a, in place of alpha
 };
 /// What the sum of the D of all terms is added to.
 enum class Onto : uint8_t { nothing, zero, sums };

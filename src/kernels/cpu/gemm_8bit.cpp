@@ -93,10 +93,11 @@ void put(const EightBitProduct& p, int64_t at, const Io& io, Word d) {
 // D of term t's sums in a tile [m][n] at (i0, j0), added to those of the terms before it; after the last one, stored.
 void finish(const EightBitProduct& p, size_t t, int64_t i0, int64_t j0, int64_t m, int64_t n, ThreadPool& pool,
             const float* sums, float* terms) {
-  const Word alpha = all(p.terms[t].alpha);
+  const EightBitTerm& term = p.terms[t];
   const bool first = t == 0, last = t + 1 == p.terms.size();
   for_ranges(pool, m, n, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
+    for (int64_t r = begin; r < end; ++r) {
+      const Word alpha = all(term.row_alphas != nullptr ? term.row_alphas[i0 + r] : term.alpha);
       words_of(0, n, [&](int64_t j, const auto& io) {
         const int64_t at = r * n + j;
         Word d = mul(alpha, io.get(sums + at));
@@ -106,6 +107,7 @@ void finish(const EightBitProduct& p, size_t t, int64_t i0, int64_t j0, int64_t 
         else
           io.put(terms + at, d);
       });
+    }
   });
 }
 

@@ -26,6 +26,7 @@ struct EightBitTerm {
   EightBitOperand a, b;  // a: m rows, b: n rows
   int64_t k;
   float alpha;
+  const float* row_alphas = nullptr;  // of each row of a, in place of alpha
 };
 /// As FourBitProduct.
 struct EightBitProduct {

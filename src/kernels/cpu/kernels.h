@@ -22,6 +22,8 @@ CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf
     cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace;
 CpuKernel qlinear, qlinear_dgrad, qlinear_wgrad;
 CpuWorkspace qlinear_workspace, qlinear_dgrad_workspace, qlinear_wgrad_workspace;
+CpuKernel linear_w4, quantize_rows, qlinear_rows;
+CpuWorkspace linear_w4_workspace, quantize_rows_workspace, qlinear_rows_workspace;
 }  // namespace avx2
 
 namespace avx512 {
@@ -37,6 +39,8 @@ CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf
     cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace;
 CpuKernel qlinear, qlinear_dgrad, qlinear_wgrad;
 CpuWorkspace qlinear_workspace, qlinear_dgrad_workspace, qlinear_wgrad_workspace;
+CpuKernel linear_w4, quantize_rows, qlinear_rows;
+CpuWorkspace linear_w4_workspace, quantize_rows_workspace, qlinear_rows_workspace;
 }  // namespace avx512
 
 namespace avx512_bf16 {  // kernels of bf16 operands through vdpbf16ps (gemm_bf16.h): within a bound, not bit-equal
@@ -45,8 +49,8 @@ CpuKernel linear_bf16, linear_dgrad_bf16, linear_wgrad_bf16, cross_entropy_bf16,
 CpuWorkspace linear_bf16_workspace, linear_dgrad_bf16_workspace, linear_wgrad_bf16_workspace,
     cross_entropy_bf16_workspace, cross_entropy_grad_bf16_workspace, attention_bf16_workspace,
     attention_grad_bf16_workspace;
-CpuKernel qlinear, qlinear_dgrad, qlinear_wgrad;
-CpuWorkspace qlinear_workspace, qlinear_dgrad_workspace, qlinear_wgrad_workspace;
+CpuKernel qlinear, qlinear_dgrad, qlinear_wgrad, qlinear_rows;
+CpuWorkspace qlinear_workspace, qlinear_dgrad_workspace, qlinear_wgrad_workspace, qlinear_rows_workspace;
 }  // namespace avx512_bf16
 
 }  // namespace nibble

@@ -145,8 +145,28 @@ constexpr auto qlinear_wgrad_list =
     quantized<1>(avx512_bf16::qlinear_wgrad, avx512::qlinear_wgrad, avx2::qlinear_wgrad,
                  avx512_bf16::qlinear_wgrad_workspace, avx512::qlinear_wgrad_workspace, avx2::qlinear_wgrad_workspace);
 
+// One row through quantize.cpp, as a tensor of its own: what that leaves to the reference, this does too.
+const char* refuses_rows(const KernelShape& s) {
+  return refuses_copy(parse_quant_spec(s.attrs.get_string("row")), 1, 1);
+}
+constexpr std::array<Kernel, 2> quantize_rows_list = {
+    {{"avx512", CpuTarget::avx512, avx512::quantize_rows, avx512::quantize_rows_workspace, refuses_rows},
+     {"avx2", CpuTarget::avx2, avx2::quantize_rows, avx2::quantize_rows_workspace, refuses_rows}}};
+const char* refuses_row_product(const KernelShape& s) {
+  return s.attrs.has("accumulation") ? "adds blocks one after the other only" : nullptr;
+}
+constexpr std::array<Kernel, 3> qlinear_rows_list = {
+    {{"avx512_bf16", CpuTarget::avx512_bf16, avx512_bf16::qlinear_rows, avx512_bf16::qlinear_rows_workspace,
+      refuses_row_product},
+     {"avx512", CpuTarget::avx512, avx512::qlinear_rows, avx512::qlinear_rows_workspace, refuses_row_product},
+     {"avx2", CpuTarget::avx2, avx2::qlinear_rows, avx2::qlinear_rows_workspace, refuses_row_product}}};
+constexpr auto linear_w4_list =
+    both(avx512::linear_w4, avx2::linear_w4, avx512::linear_w4_workspace, avx2::linear_w4_workspace);
+
 }  // namespace
 
+constinit const std::span<const Kernel> linear_w4_cpu = linear_w4_list, quantize_rows_cpu = quantize_rows_list,
+                                        qlinear_rows_cpu = qlinear_rows_list;
 constinit const std::span<const Kernel> quantize_cpu = quantize_list, requantize_cpu = requantize_list,
                                         quantize_weights_cpu = quantize_weights_list, qlinear_cpu = qlinear_list,
                                         qlinear_dgrad_cpu = qlinear_dgrad_list, qlinear_wgrad_cpu = qlinear_wgrad_list;

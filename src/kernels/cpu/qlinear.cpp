@@ -1,4 +1,5 @@
-// qlinear, qlinear_dgrad, qlinear_wgrad: products of quantised operands, both along their last axes (src/ops).
+// qlinear, qlinear_dgrad, qlinear_wgrad, qlinear_rows: products of quantised operands, both along their last axes
+// (src/ops).
 #include <new>
 
 #include "core/quantized.h"
@@ -6,6 +7,7 @@
 #include "kernels/cpu/gemm_8bit.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/row_scaled.h"
 #include "numerics/quantized_product.h"
 
 namespace nibble::NIBBLE_TARGET {
@@ -43,22 +45,29 @@ int64_t term_bytes(size_t terms) {
   return ceil_div(static_cast<int64_t>(terms * sizeof(Term)), 64) * 64;
 }
 
-void product(const KernelCall& c, std::span<const Tensor> in, Onto onto) {
+// row_alphas: of each row of the first operand of the one term, or null.
+void product(const KernelCall& c, std::span<const Tensor> in, Onto onto, std::byte* space,
+             const float* row_alphas = nullptr) {
   const Tensor& y = c.out[0];
   const size_t count = in.size() / 2;
   const int64_t m = y.type.rows(), n = y.dim(-1);
   float* sums = is_bf16(y.type) ? nullptr : y.as<float>();
   BFloat16* rounded = is_bf16(y.type) ? y.as<BFloat16>() : nullptr;
   if (is_4bit(in[0].type)) {
-    auto* terms = reinterpret_cast<FourBitTerm*>(c.workspace);
-    for (size_t t = 0; t < count; ++t) new (terms + t) FourBitTerm(four_bit_term(in[2 * t], in[2 * t + 1], c.attrs));
+    auto* terms = reinterpret_cast<FourBitTerm*>(space);
+    for (size_t t = 0; t < count; ++t) {
+      new (terms + t) FourBitTerm(four_bit_term(in[2 * t], in[2 * t + 1], c.attrs));
+      terms[t].row_alphas = row_alphas;
+    }
     return (in_groups(c.attrs) ? gemm_groups_4bit : gemm_4bit)(
-        {{terms, count}, m, n, is_mx(in[0].type), sums, rounded, onto}, c.pool,
-        c.workspace + term_bytes<FourBitTerm>(count));
+        {{terms, count}, m, n, is_mx(in[0].type), sums, rounded, onto}, c.pool, space + term_bytes<FourBitTerm>(count));
   }
-  auto* terms = reinterpret_cast<EightBitTerm*>(c.workspace);
-  for (size_t t = 0; t < count; ++t) new (terms + t) EightBitTerm(eight_bit_term(in[2 * t], in[2 * t + 1], c.attrs));
-  gemm_8bit({{terms, count}, m, n, sums, rounded, onto}, c.pool, c.workspace + term_bytes<EightBitTerm>(count));
+  auto* terms = reinterpret_cast<EightBitTerm*>(space);
+  for (size_t t = 0; t < count; ++t) {
+    new (terms + t) EightBitTerm(eight_bit_term(in[2 * t], in[2 * t + 1], c.attrs));
+    terms[t].row_alphas = row_alphas;
+  }
+  gemm_8bit({{terms, count}, m, n, sums, rounded, onto}, c.pool, space + term_bytes<EightBitTerm>(count));
 }
 
 int64_t workspace(const KernelShape& s, std::span<const Type> in) {
@@ -77,9 +86,25 @@ int64_t workspace(const KernelShape& s, std::span<const Type> in) {
 
 }  // namespace
 
-void qlinear(const KernelCall& c) { product(c, c.in, Onto::nothing); }
-void qlinear_dgrad(const KernelCall& c) { product(c, c.in, Onto::nothing); }
-void qlinear_wgrad(const KernelCall& c) { product(c, c.in.subspan(1), c.from_zero ? Onto::zero : Onto::sums); }
+void qlinear(const KernelCall& c) { product(c, c.in, Onto::nothing, c.workspace); }
+void qlinear_dgrad(const KernelCall& c) { product(c, c.in, Onto::nothing, c.workspace); }
+void qlinear_wgrad(const KernelCall& c) {
+  product(c, c.in.subspan(1), c.from_zero ? Onto::zero : Onto::sums, c.workspace);
+}
+
+// The rows' factors lie at the start of the workspace.
+static int64_t alpha_bytes(int64_t rows) { return ceil_div(rows, 16) * 64; }
+void qlinear_rows(const KernelCall& c) {
+  const int64_t rows = c.in[0].type.rows();
+  auto* alphas = reinterpret_cast<float*>(c.workspace);
+  for (int64_t i = 0; i < rows; ++i) alphas[i] = row_factor(c, i);
+  const Tensor in[] = {c.in[0], c.in[2]};
+  product(c, in, Onto::nothing, c.workspace + alpha_bytes(rows), alphas);
+}
+int64_t qlinear_rows_workspace(const KernelShape& s) {
+  const Type in[] = {s.in[0], s.in[2]};
+  return alpha_bytes(s.in[0].rows()) + workspace(s, in);
+}
 
 int64_t qlinear_workspace(const KernelShape& s) { return workspace(s, s.in); }
 int64_t qlinear_dgrad_workspace(const KernelShape& s) { return workspace(s, s.in); }

@@ -6,10 +6,12 @@
 #include "kernels/ref/embedding.h"
 #include "kernels/ref/fused.h"
 #include "kernels/ref/linear.h"
+#include "kernels/ref/linear_w4.h"
 #include "kernels/ref/norm.h"
 #include "kernels/ref/optimizer.h"
 #include "kernels/ref/quantized.h"
 #include "kernels/ref/quest.h"
+#include "kernels/ref/row_scaled.h"
 #include "kernels/widened.h"
 
 namespace nibble {
@@ -106,6 +108,9 @@ constinit const RefKernel quantize_ref = both(ref::quantize, ref::quantize_works
                           advance_scale_ref = both(ref::advance_scale);
 constinit const RefKernel quest_mask_ref = both(ref::quest_mask), quest_back_ref = both(ref::quest_back),
                           quest_back_add_ref = both(ref::quest_back_add);
+constinit const RefKernel linear_w4_ref = both(ref::linear_w4), embedding_w4_ref = both(ref::embedding_w4);
+constinit const RefKernel quantize_rows_ref = both(ref::quantize_rows, ref::quantize_rows_workspace),
+                          qlinear_rows_ref = both(ref::qlinear_rows, ref::qlinear_rows_workspace);
 constinit const RefKernel adamw_ref{ref::adamw};
 constinit const RefKernel adamw_squares_ref{ref::adamw_squares};
 constinit const RefKernel sgd_ref{ref::sgd};

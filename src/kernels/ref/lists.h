@@ -20,6 +20,6 @@ extern const RefKernel embedding_ref, embedding_grad_ref, linear_ref, linear_dgr
     adamw_ref, sgd_ref, sum_squares_ref, norm_ref, recast_ref, residual_rms_norm_ref, residual_rms_norm_grad_ref,
     rope_pair_ref, adamw_squares_ref, quantize_ref, requantize_ref, quantize_weights_ref, qlinear_ref,
     qlinear_dgrad_ref, qlinear_wgrad_ref, record_amax_ref, advance_scale_ref, quest_mask_ref, quest_back_ref,
-    quest_back_add_ref;
+    quest_back_add_ref, linear_w4_ref, embedding_w4_ref, quantize_rows_ref, qlinear_rows_ref;
 
 }  // namespace nibble
