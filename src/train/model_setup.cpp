@@ -173,6 +173,13 @@ Recipe recipe_of(const Config& config, int64_t layers) {
     throw;
   }
   NIBBLE_CHECK(recipe.has_value(), "no recipe {}", name);
+  if (recipe->active() && recipe->first_high + recipe->last_high >= layers)
+    throw Error("E502", "{} quantises nothing: the first {} and the last {} of {} layers stay in high precision",
+                recipe->name, recipe->first_high, recipe->last_high, layers)
+        .where("{} from {}", key_of_recipe, config.origin(key_of_recipe))
+        .expected(fmt::format("high_precision_first_layers and high_precision_last_layers of less than {} together", layers),
+                  fmt::format("{}", recipe->first_high + recipe->last_high))
+        .hint("{}", o.first_high || o.last_high ? "fewer of them, or quantization=\"\"" : "recipe_disable=[high_precision]");
   return *recipe;
 }
 

@@ -216,6 +216,9 @@ TEST(PrecisionP28, ThePlanRefusesWhatIsNoRecipe) {
        "E102",
        "a constant one has none"},
       {{"quantization=te_nvfp4", "recipe_file=x.yml"}, "E102", "both say what the recipe is"},
+      {{"quantization=te_nvfp4", "model_name=nibble-1m", "high_precision_last_layers=4"},
+       "E502",
+       "te_nvfp4 quantises nothing: the first 0 and the last 4 of 4 layers"},
       {{"recipe_file=no_such_recipe.yml"}, "E005", "no_such_recipe.yml"}};
   for (const auto& row : rows) {
     const Outcome r = outcome_of(plan_command, row.words);
