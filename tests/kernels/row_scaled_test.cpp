@@ -78,7 +78,9 @@ TEST(PrecisionP52, ARowIsQuantisedAndMultipliedAsIfItWereAlone) {
       some_differ = some_differ || packed_row(alone, 0) != packed_row(whole, r);
     }
     const bool has_scale = std::string(spec) == "nvfp4" || std::string(spec) == "e4m3";
-    EXPECT_TRUE(some_differ || !has_scale) << spec << ": the test would pass with the tensor's amax too";
+    if (has_scale) {
+      EXPECT_TRUE(some_differ) << spec << ": the test would pass with the tensor's amax too";
+    }
   }
 }
 
