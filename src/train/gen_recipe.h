@@ -23,7 +23,7 @@ struct GenRecipe {
 };
 
 /// What `gen_recipe` and, for `same`, `quantization` with its options say. Errors: E102 a recipe that needs the scales
-/// of a training run, E001 an unknown name.
+/// of a training run, E502 an unknown name.
 GenRecipe gen_recipe_of(const Config& config, int64_t layers);
 
 /// Puts it into forward graphs of one model and says what their `codes` are made of.

@@ -28,8 +28,7 @@ struct W4Operand {
   const uint8_t* scales_of(int64_t row) const { return scales + row / tile * scale_pitch; }
 };
 
-constexpr int64_t code_words = 16;              // at most, of a line: 32-bit words
-constexpr int64_t line_words = lanes;           // in fact
+constexpr int64_t line_words = lanes;           // 32-bit words of a line
 constexpr int64_t line_k = 8 * line_words;      // k of a line of codes
 constexpr int64_t scale_line = 4 * line_words;  // blocks of a line of scales
 
@@ -39,8 +38,7 @@ inline Word decoded_scales(IntWord byte, const QuantizedHeader& h) {
   return h.by_amax != 0 ? mul(mul(s, all(h.amax)), all(rcp_2688)) : mul(s, all(h.decode));
 }
 
-/// Words [first, first + count) of the rows j, j + 1, ... (those past the last repeat it), transposed: word q of row r
-/// is lane r of to[q * lanes].
+/// `bytes` bytes of each of `lanes` rows, up to a line, transposed as words: word q of row r is lane r of to[q * lanes].
 inline void transpose_bytes(const uint8_t* const* row, int64_t bytes, int32_t* to) {
   Word v[lanes];
   if (bytes >= int64_t{lanes} * 4) {
