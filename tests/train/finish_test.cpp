@@ -326,7 +326,7 @@ TEST(PrecisionP41, BlackwellsSumsAreAChoiceOfTheRun) {
       const Tensor w = s.program().state(StateRole::parameter, p.name);
       for (int64_t i = 0; i < w.numel(); ++i)
         w.as<float>()[i] *=
-            std::exp2f(static_cast<float>(-(i % p.shape.dim(1) / 16 % 7))) * (i / 16 % 5 == 0 ? 1.3f : 1);
+            std::exp2(static_cast<float>(-(i % p.shape.dim(1) / 16 % 7))) * (i / 16 % 5 == 0 ? 1.3f : 1);
     }
     return s.gradients(RandomRows(2, 32, 260, 5).rows()).loss();
   };
