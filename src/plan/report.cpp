@@ -139,7 +139,7 @@ std::map<int32_t, std::string> sites_of_weights(const Graph& graph) {
   std::map<int32_t, std::string> sites;
   for (const Node& n : graph.nodes)
     if (n.op == &linear_op && !is_recomputed(n)) sites[n.in[1].id] = n.label;
-  std::map<std::string, std::string> by_weight;  // a quantised weight is two states of one name
+  std::map<std::string, std::string> by_weight;  // a quantised weight is states of its name, or of one that begins so
   const auto weight_of = [&](Value v) -> std::string {
     const Node* made = &graph.producer(v);
     while (made->op == &quantize_op || made->op == &requantize_op) made = &graph.producer(made->in[0]);
@@ -148,10 +148,13 @@ std::map<int32_t, std::string> sites_of_weights(const Graph& graph) {
   for (const Node& n : graph.nodes)
     if ((n.op == &linear_op || n.op == &qlinear_op) && !is_recomputed(n)) by_weight[weight_of(n.in[1])] = n.label;
   for (const Node& n : graph.nodes)
-    if (n.op == &qlinear_dgrad_op)
-      for (size_t i = 1; i < n.in.size(); i += 2)
-        if (const auto found = by_weight.find(weight_of(n.in[i])); found != by_weight.end())
+    if (n.op == &qlinear_dgrad_op || n.op == &linear_dgrad_op)
+      for (size_t i = 1; i < n.in.size(); i += 2) {
+        const std::string weight = weight_of(n.in[i]);
+        const auto found = by_weight.lower_bound(weight);
+        if (!weight.empty() && found != by_weight.end() && found->first.starts_with(weight))
           sites[n.in[i].id] = found->second;
+      }
   return sites;
 }
 
