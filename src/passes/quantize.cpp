@@ -31,11 +31,12 @@ QuantSpec column_state(const QuantizedSite& s) {
   return s.dgrad.active() && !s.dgrad.b_from_saved ? s.dgrad.b : QuantSpec{};
 }
 
-Attrs copy_attrs(const QuantSpec& row, const QuantSpec& column, int64_t tokens, int64_t site) {
+// tensor: x, w or dy, for people.
+Attrs copy_attrs(const QuantSpec& row, const QuantSpec& column, int64_t tokens, int64_t site, std::string_view tensor) {
   Attrs attrs;
   if (row.active()) attrs.set("row", to_string(row));
   if (column.active()) attrs.set("column", to_string(column));
-  attrs.set("tokens", tokens), attrs.set("site", site);
+  attrs.set("tokens", tokens), attrs.set("site", site), attrs.set("tensor", std::string(tensor));
   return attrs;
 }
 
@@ -119,7 +120,7 @@ class Quantize {
     Values in = {v, random()};
     const std::string name = fmt::format("{} {}", site.label, tensor);
     if (delayed) in.push_back(state(StateRole::fp8_scale, name, {DType::f32, {1}}));
-    const Values made = emit(quantize_op, in, copy_attrs(row, column, type.dim(-2), site.ordinal), site.label);
+    const Values made = emit(quantize_op, in, copy_attrs(row, column, type.dim(-2), site.ordinal, tensor), site.label);
     if (delayed && backward_)
       emit(record_amax_op, {state(StateRole::fp8_history, name, {DType::f32, {fp8_history_length}}), made[0]}, {},
            site.label);
@@ -138,8 +139,8 @@ class Quantize {
     if (transposed && site.dgrad.b_from_saved) {
       const auto [known, is_new] = requantized_.try_emplace(site.weight, Value{});
       if (is_new)
-        known->second =
-            emit(requantize_op, {weight(site, false), random()}, copy_attrs({}, spec, n, site.ordinal), site.label)[0];
+        known->second = emit(requantize_op, {weight(site, false), random()}, copy_attrs({}, spec, n, site.ordinal, "w"),
+                             site.label)[0];
       return known->second;
     }
     return transposed ? state(StateRole::codes_transposed, site.weight, {spec.format, {k, filled(spec, n)}})
@@ -185,10 +186,11 @@ class Quantize {
          site->wgrad.active() ? site->wgrad.a : QuantSpec{}, "dy");
     if (!site->wgrad.active()) return append(n);
     const Value dy = copy(n.in[1], *site, site->wgrad.a, true);
-    const Value x = site->wgrad.b_from_saved
-                        ? emit(requantize_op, {copy(n.in[2], *site, site->fprop.a, false), random()},
-                               copy_attrs({}, site->wgrad.b, next_.type(n.in[2]).dim(-2), site->ordinal), n.label)[0]
-                        : copy(n.in[2], *site, site->wgrad.b, true);
+    const Value x =
+        site->wgrad.b_from_saved
+            ? emit(requantize_op, {copy(n.in[2], *site, site->fprop.a, false), random()},
+                   copy_attrs({}, site->wgrad.b, next_.type(n.in[2]).dim(-2), site->ordinal, "x"), n.label)[0]
+            : copy(n.in[2], *site, site->wgrad.b, true);
     append({&qlinear_wgrad_op, {n.in[0], dy, x}, n.out, product_attrs(next_.type(n.out[0]), site->wgrad), n.label});
   }
 
@@ -311,7 +313,7 @@ Graph weights_graph(const std::vector<const Graph*>& graphs, const std::vector<Q
     in.push_back(b.read(StateRole::parameter, s.weight, {DType::f32, s.shape}));
     in.push_back(b.input("random", random_type));
     b.emit(row.active() && column.active() ? quantize_weights_op : quantize_weight_op, in,
-           copy_attrs(row, column, n, s.ordinal));
+           copy_attrs(row, column, n, s.ordinal, "w"));
   }
   return graph;
 }
