@@ -12,7 +12,7 @@ constexpr std::pair<std::string_view, int> exit_of[] = {
     {"E201", exit_no_input},      {"E202", exit_no_input},      {"E203", exit_no_input},
     {"E204", exit_no_input},      {"E304", exit_config},        {"E305", exit_unavailable},
     {"E502", exit_usage},         {"E605", exit_cannot_create}, {"E701", exit_numeric},
-    {"E702", exit_numeric},       {"E705", exit_numeric},       {"E801", exit_io},
+    {"E702", exit_numeric},       {"E705", exit_numeric},       {"E706", exit_numeric},       {"E801", exit_io},
     {"E802", exit_cannot_create}, {"E803", exit_cannot_create}, {"E804", exit_done},
     {"E901", exit_internal}};
 

@@ -169,7 +169,7 @@ constexpr Key logging_rows[] = {
     {"log_extra_fields", boolean, "true", "", "", every, o, "gradient norm, rate, mfu, memory and remaining time on the step line"},
     {"enable_tensorboard", boolean, "false", "true", "", only_default, o, "write TensorBoard event files"},
     {"metrics_file", path, "\"\"", "", "", every, o, "further copy of metrics.jsonl"},
-    {"numerics_period", integer, "0", "", ">=0", only_default, o, "steps between quantizer statistics; 0: none"},
+    {"numerics_period", integer, "0", "", ">=0", every, o, "steps between statistics of the quantisers in metrics.jsonl; 0: none"},
     {"peak_tflops", number, "0", "", ">=0", every, o, "peak of a device, for mfu; 0: from the hardware table"},
     {"carbon_g_per_kwh", number, "null", "", ">=0", only_default, o | N, "grams of CO2 per kWh, for `plan`"},
 };

@@ -42,11 +42,12 @@ Type row_type(const QuantSpec& spec, int64_t n, int64_t k) {
   return {spec.format, {n, spec.hadamard > 0 ? filled(spec, k) : k}};
 }
 
-Attrs copy_attrs(const QuantSpec& row, const QuantSpec& column, int64_t tokens, int64_t site) {
+// tensor: x, w or dy, for people.
+Attrs copy_attrs(const QuantSpec& row, const QuantSpec& column, int64_t tokens, int64_t site, std::string_view tensor) {
   Attrs attrs;
   if (row.active()) attrs.set("row", to_string(row));
   if (column.active()) attrs.set("column", to_string(column));
-  attrs.set("tokens", tokens), attrs.set("site", site);
+  attrs.set("tokens", tokens), attrs.set("site", site), attrs.set("tensor", std::string(tensor));
   return attrs;
 }
 
@@ -132,7 +133,7 @@ class Quantize {
     Values in = {v, random()};
     const std::string name = fmt::format("{} {}", site.label, tensor);
     if (delayed) in.push_back(state(StateRole::fp8_scale, name, {DType::f32, {1}}));
-    const Values made = emit(quantize_op, in, copy_attrs(row, column, type.dim(-2), site.ordinal), site.label);
+    const Values made = emit(quantize_op, in, copy_attrs(row, column, type.dim(-2), site.ordinal, tensor), site.label);
     if (delayed && backward_)
       emit(record_amax_op, {state(StateRole::fp8_history, name, {DType::f32, {fp8_history_length}}), made[0]}, {},
            site.label);
@@ -159,8 +160,8 @@ class Quantize {
     if (transposed && site.dgrad.b_from_saved) {
       const auto [known, is_new] = requantized_.try_emplace(site.weight, Value{});
       if (is_new)
-        known->second =
-            emit(requantize_op, {weight(site, false), random()}, copy_attrs({}, spec, n, site.ordinal), site.label)[0];
+        known->second = emit(requantize_op, {weight(site, false), random()}, copy_attrs({}, spec, n, site.ordinal, "w"),
+                             site.label)[0];
       return known->second;
     }
     return transposed ? state(StateRole::codes_transposed, site.codes, {spec.format, {k, filled(spec, n)}})
@@ -210,7 +211,7 @@ class Quantize {
     const QuantSpec& spec = site.fprop.a;
     const auto [known, is_new] = row_copies_.try_emplace(key(n.in[0], {spec, false}, -1), Values{});
     if (is_new) {
-      Attrs attrs = copy_attrs(spec, {}, 1, 0);
+      Attrs attrs = copy_attrs(spec, {}, 1, 0, "x");
       known->second = emit(quantize_rows_op, {n.in[0], random()}, std::move(attrs), n.label);
     }
     append({&qlinear_rows_op,
@@ -227,10 +228,11 @@ class Quantize {
          site->wgrad.active() ? site->wgrad.a : QuantSpec{}, "dy");
     if (!site->wgrad.active()) return append(n);
     const Value dy = copy(n.in[1], *site, site->wgrad.a, true);
-    const Value x = site->wgrad.b_from_saved
-                        ? emit(requantize_op, {copy(n.in[2], *site, site->fprop.a, false), random()},
-                               copy_attrs({}, site->wgrad.b, next_.type(n.in[2]).dim(-2), site->ordinal), n.label)[0]
-                        : copy(n.in[2], *site, site->wgrad.b, true);
+    const Value x =
+        site->wgrad.b_from_saved
+            ? emit(requantize_op, {copy(n.in[2], *site, site->fprop.a, false), random()},
+                   copy_attrs({}, site->wgrad.b, next_.type(n.in[2]).dim(-2), site->ordinal, "x"), n.label)[0]
+            : copy(n.in[2], *site, site->wgrad.b, true);
     if (turns_back(*site, site->wgrad)) {
       Value master = masters_.at(site->weight);
       if (next_.type(master).dtype != DType::f32)  // codes are made from the parameter
@@ -381,7 +383,7 @@ Graph weights_graph(const std::vector<const Graph*>& graphs, const std::vector<Q
     in.push_back(b.read(StateRole::parameter, s.weight, {DType::f32, s.shape}));
     in.push_back(b.input("random", random_type));
     b.emit(row.active() && column.active() ? quantize_weights_op : quantize_weight_op, in,
-           copy_attrs(row, column, n, s.ordinal));
+           copy_attrs(row, column, n, s.ordinal, "w"));
   }
   return graph;
 }

@@ -120,10 +120,20 @@ Tensor Executable::input(std::string_view name) const {
 
 Tensor Executable::output(std::string_view name) const { return of(plan_->graph.output(name)); }
 
+// After a step: what its quantised results say of themselves. One cache line each.
+void Executable::look(const Step& s) {
+  if (s.quantizes)
+    for (size_t k = 0; k < s.out.size(); ++k)
+      if (is_quantized(s.out[k].type.dtype) && QuantizedView(s.out[k]).header().blank != 0)
+        blank_.push_back({s.node, static_cast<int>(k)});
+  if (observer_ != nullptr) observer_->after(*s.node, s.in, s.out);
+}
+
 void Executable::run(Gradients gradients) {
   const FloatMode mode;
+  blank_.clear();
   if (!profiling_) {
-    for (const Step& s : steps_) call(s, gradients);
+    for (const Step& s : steps_) call(s, gradients), look(s);
     return;
   }
   const auto clock = [] {
@@ -134,6 +144,7 @@ void Executable::run(Gradients gradients) {
     call(steps_[i], gradients);
     const double end = clock();
     seconds_[i] += end - start;
+    look(steps_[i]);
     if (spans_ != nullptr)
       spans_->push_back({static_cast<int32_t>(steps_[i].node - plan_->graph.nodes.data()), start, end});
   }
@@ -183,17 +194,20 @@ Program::Program(ProgramPlan plan) : plan_(std::move(plan)), pool_(std::make_uni
         x->tensors_.push_back({type, state(role_of(read), read.attrs.get_string("name")).data});
       }
     }
+    size_t quantized = 0;
     for (size_t i = 0; i < e.graph.nodes.size(); ++i) {
       const Node& n = e.graph.nodes[i];
       if (n.op == &input_op) x->inputs_.emplace_back(n.attrs.get_string("name"), x->of(n.out[0]));
       if (!computes(n)) continue;
       Executable::Step step{
-          e.kernels[i].run, &n, {}, {}, writes_gradient(e.graph, n), temporary + e.memory.workspaces[i].offset};
+          e.kernels[i].run, &n, {}, {}, writes_gradient(e.graph, n), temporary + e.memory.workspaces[i].offset, false};
       for (const Value v : n.in) step.in.push_back(x->of(v));
       for (const Value v : n.out) step.out.push_back(x->of(v));
+      for (const Tensor& t : step.out) step.quantizes |= is_quantized(t.type.dtype), quantized += step.quantizes;
       x->steps_.push_back(std::move(step));
     }
     x->seconds_.assign(x->steps_.size(), 0);
+    x->blank_.reserve(quantized);
     executables_.push_back(std::move(x));
   }
 }

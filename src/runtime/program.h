@@ -66,6 +66,13 @@ struct Span {
   double start, end;  // seconds
 };
 
+/// Looks on while an executable runs: called after each computing node, with operands and results in place.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void after(const Node& node, std::span<const Tensor> in, std::span<const Tensor> out) = 0;
+};
+
 class Executable {
  public:
   bool has_input(std::string_view name) const;
@@ -87,6 +94,14 @@ class Executable {
     float value = 0;
   };
   bool run_checked(NonFinite* found, Gradients gradients = Gradients::add);
+  /// A quantised result of the last run() that is all zeros although its values were not (core/quantized.h).
+  struct Blank {
+    const Node* node;
+    int output;
+  };
+  const std::vector<Blank>& blank() const { return blank_; }
+  /// Until it is given nullptr: who looks on. Results do not change, it may only read.
+  void observe(Observer* observer) { observer_ = observer; }
   const ExecutablePlan& plan() const { return *plan_; }
 
  private:
@@ -97,10 +112,12 @@ class Executable {
     std::vector<Tensor> in, out;
     bool writes_gradient;
     std::byte* workspace;
+    bool quantizes;
   };
   void call(const Step& s, Gradients gradients) {
     s.run({s.in, s.out, s.node->attrs, s.workspace, *pool_, gradients == Gradients::replace && s.writes_gradient});
   }
+  void look(const Step& s);
   Tensor of(Value v) const;
   const ExecutablePlan* plan_ = nullptr;
   ThreadPool* pool_ = nullptr;
@@ -110,6 +127,8 @@ class Executable {
   bool profiling_ = false;
   std::vector<double> seconds_;
   std::vector<Span>* spans_ = nullptr;
+  std::vector<Blank> blank_;
+  Observer* observer_ = nullptr;
 };
 
 class Program {

@@ -156,6 +156,12 @@ void MetricsLog::evaluation(const EvaluationRecord& r) {
   write(j);
 }
 
+void MetricsLog::numerics(int64_t step, const Json& values) {
+  Json j = record("numerics", step);
+  j.update(values);
+  write(j);
+}
+
 void MetricsLog::event(int64_t step, std::string_view name, std::string_view detail) {
   Json j = record("event", step);
   j["name"] = name, j["detail"] = detail;

@@ -54,6 +54,8 @@ class MetricsLog {
   void evaluation(const EvaluationRecord& r);
   /// Names: start, resume, save, save_failed, signal, nonfinite, spike, warning, stop.
   void event(int64_t step, std::string_view name, std::string_view detail);
+  /// Quantiser statistics: of one copy, with "site" and "copy", or of the step. docs/quantization.md lists the keys.
+  void numerics(int64_t step, const Json& values);
 
  private:
   Json record(std::string_view kind, int64_t step) const;

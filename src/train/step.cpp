@@ -6,6 +6,7 @@
 
 #include "core/float_mode.h"
 #include "graph/verify.h"
+#include "ops/ops.h"
 #include "passes/grad.h"
 #include "plan/work.h"
 
@@ -88,7 +89,9 @@ double row_sum(int64_t length, const F& term) {
 
 std::string describe(const Executable::NonFinite& found) {
   const std::string site = found.node->label.empty() ? "" : found.node->label + " ";
-  return fmt::format("{}{}, result {}", site, found.node->op->name, found.output);
+  const bool quantizer = found.node->attrs.has("tensor");
+  const std::string copy = quantizer ? " " + copy_of(*found.node, found.output, {}).copy : "";
+  return fmt::format("{}{}{}, result {}", site, found.node->op->name, copy, found.output);
 }
 
 }  // namespace
@@ -115,6 +118,18 @@ std::vector<std::string> unquantized_sites(const StepConfig& c) {
   for (const auto& [why, count] : reasons) list.push_back(fmt::format("{} linear layers: {}", count, why));
   list.emplace_back("head, embedding, attention, norms: by no recipe");
   return list;
+}
+
+QuantizedCopy copy_of(const Node& quantizer, int output, const std::vector<QuantizedSite>& sites) {
+  QuantizedCopy c{quantizer.label, "w"};
+  if (quantizer.op == &quantize_weight_op || quantizer.op == &quantize_weights_op) {  // labelled by its parameter
+    if (const auto site = std::ranges::find(sites, quantizer.label, &QuantizedSite::weight); site != sites.end())
+      c.site = site->label;
+  } else {
+    c.copy = quantizer.attrs.get_string("tensor");
+  }
+  if (output > 0 || !quantizer.attrs.has("row")) c.copy += "t";
+  return c;
 }
 
 ProgramPlan plan_training(const StepConfig& c, int threads, CpuTarget target, std::vector<NamedGraph> extra) {
@@ -146,7 +161,11 @@ ProgramPlan plan_evaluation(const StepConfig& c, int threads, CpuTarget target) 
 }
 
 Stepper::Stepper(const StepConfig& c, ProgramPlan plan)
-    : c_(c), parameters_(llama_parameters(c.model)), program_(std::make_unique<Program>(std::move(plan))) {
+    : c_(c),
+      sites_(c.recipe.active() ? quantized_sites(llama_loss_graph(c.model, {1, 1}, 0), c.recipe)
+                               : std::vector<QuantizedSite>{}),
+      parameters_(llama_parameters(c.model)),
+      program_(std::make_unique<Program>(std::move(plan))) {
   const Tensor table = program_->state(StateRole::constant, "rope_table");
   fill_rope_table(c.model.rope, c.model.head_size, 0, table.dim(0), table.as<float>());
   for (const StateInfo& s : program_->plan().states)
@@ -200,17 +219,51 @@ void Stepper::round_weights(int64_t step) {
   if (phase().recast == nullptr) return;
   fill_random(*phase().recast, c_.seed, step, 0);
   phase().recast->run();
+  require_codes(*phase().recast, step);
+}
+
+// All zeros where there were values: the product would be zero, and training would go on as if nothing had happened.
+// Two cases are counted instead: a delayed scale that has seen no value yet, for it starts at 1
+// (spec/precision.md 2.10), and recipe_disable=[two_level], which asks for S = 1 and so for this.
+void Stepper::require_codes(const Executable& x, int64_t step) {
+  for (const auto& [node, output] : x.blank()) {
+    const bool transposed = output > 0 || !node->attrs.has("row");
+    const QuantSpec spec = parse_quant_spec(node->attrs.get_string(transposed ? "column" : "row"));
+    if (spec.tensor_scale == TensorScale::unit) {
+      ++unscaled_;
+      continue;
+    }
+    if (node->op == &quantize_op && node->in.size() > 2) {
+      const Node& read = x.plan().graph.producer(node->in[2]);
+      const Tensor history = program_->state(StateRole::fp8_history, read.attrs.get_string("name"));
+      const float* const past = history.as<float>() + 1;
+      if (std::all_of(past, past + history.numel() - 1, [](float a) { return a == 0; })) {
+        ++unscaled_;
+        continue;
+      }
+    }
+    const auto [site, copy] = copy_of(*node, output, sites_);
+    const std::string format(name_of(x.plan().graph.type(node->out[static_cast<size_t>(output)]).dtype));
+    throw Error("E706", "step {}: the {} copy of {} at {} is all zeros, its values are not", step, format, copy, site)
+        .where("{}, operand {}, step {}", site, copy, step)
+        .expected("a code that is not zero", "zeros only")
+        .hint(
+            "values below the smallest scale of the format: larger initial weights, another recipe, or this layer in "
+            "high precision (high_precision_first_layers, high_precision_last_layers)");
+  }
 }
 
 LossSum Stepper::gradients(const Rows& rows, int64_t step) {
   const FloatMode mode;
   LossSum sum;
+  unscaled_ = 0;
   round_weights(step);
   Executable& microbatch = *phase().microbatch;
   const float inv_n = inverse_count(count_targets(rows, c_.microbatch.length));
   for (int64_t j = 0; j < c_.accumulation; ++j) {
     microbatch_inputs(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, inv_n, step);
     microbatch.run(j == 0 ? Gradients::replace : Gradients::add);
+    require_codes(microbatch, step);
     add_losses(microbatch, rows, j * c_.microbatch.rows, c_.microbatch.rows, sum);
   }
   return sum;
@@ -220,6 +273,7 @@ StepResult Stepper::run(const Rows& rows, double lr, int64_t t) {
   const FloatMode mode;
   StepResult result;
   result.loss = gradients(rows, t - 1);
+  result.unscaled = unscaled_;
   Executable& gradient_norm = program_->executable("gradient_norm");
   gradient_norm.run();
   result.raw_norm = result.norm = gradient_norm.output("norm").as<double>()[0];
@@ -280,6 +334,7 @@ LossSum Stepper::evaluate(const Rows& rows, bool same_weights) {
   if (!same_weights) round_weights(0);
   microbatch_inputs(x, rows, 0, rows.rows, 1.0f, 0);
   x.run();
+  require_codes(x, 0);
   add_losses(x, rows, 0, rows.rows, sum);
   return sum;
 }

@@ -55,6 +55,7 @@ struct StepResult {
   LossSum loss;
   double raw_norm = 0, norm = 0, param_norm = 0;  // before and after clipping; weights after the update
   bool updated = false;                           // false: the gate closed, no state was touched
+  int64_t unscaled = 0;  // quantised copies that are all zeros for want of a scale: delayed and unused so far, or left out by name
 };
 
 /// What the gate found when it closed.
@@ -87,12 +88,14 @@ class Stepper {
   void finish(bool on) { finishing_ = on && c_.finish.has_value(); }
 
   /// Loss of GA * B rows; their gradient replaces what the gradient states hold. step: keys the recipe's random bits.
-  /// Nothing allocates.
+  /// Nothing allocates. Errors: E706, a quantiser made all zeros of values that are not.
   LossSum gradients(const Rows& rows, int64_t step = 0);
   /// One step on GA * B rows at rate lr as update number t (from 1). Nothing allocates.
   StepResult run(const Rows& rows, double lr, int64_t t);
   /// First non-finite element of a parameter or a moment: such a state is never saved.
   std::optional<NonFinite> non_finite_state() const;
+  /// The linear layers and what the recipe does to each; empty without a recipe.
+  const std::vector<QuantizedSite>& sites() const { return sites_; }
   /// After run() found something non-finite in update number t: runs the same rows again with every result checked.
   std::optional<NonFinite> find_non_finite(const Rows& rows, int64_t t);
   /// Loss of up to evaluation.rows rows; unused rows must be padding. same_weights: no weight changed since the last
@@ -111,12 +114,21 @@ class Stepper {
   };
   const Phase& phase() const { return phases_[finishing_ ? 1 : 0]; }
   Phase phase_of(const std::string& suffix);
+  void require_codes(const Executable& x, int64_t step);
   StepConfig c_;
+  std::vector<QuantizedSite> sites_;
+  int64_t unscaled_ = 0;
   std::vector<Parameter> parameters_;
   std::unique_ptr<Program> program_;
   Phase phases_[2] = {};
   bool finishing_ = false;
 };
+
+/// A quantised copy by the node that made it: site "layers.3/mlp/up_proj", copy x, w, dy, or xt, wt, dyt (transposed).
+struct QuantizedCopy {
+  std::string site, copy;
+};
+QuantizedCopy copy_of(const Node& quantizer, int output, const std::vector<QuantizedSite>& sites);
 
 /// Number of targets that count.
 int64_t count_targets(const Rows& rows, int64_t length);

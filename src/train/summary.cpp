@@ -3,11 +3,31 @@
 #include <map>
 
 #include "core/hash.h"
+#include "ops/ops.h"
 #include "plan/flops.h"
 #include "train/metrics.h"
 #include "train/model_setup.h"
 
 namespace nibble {
+
+std::vector<std::string> slow_quantized_ops(const ProgramPlan& plan) {
+  if (plan.target == CpuTarget::ref) return {};
+  std::map<std::string, int64_t> nodes;  // by op and reason
+  for (const ExecutablePlan& e : plan.executables)
+    for (size_t i = 0; i < e.graph.nodes.size(); ++i) {
+      const Node& n = e.graph.nodes[i];
+      const KernelChoice& k = e.kernels[i];
+      const auto quantized = [&](Value v) { return is_quantized(e.graph.type(v).dtype); };
+      const bool one_number = n.op == &record_amax_op;
+      if (k.run != nullptr && k.name == "ref" && !one_number &&
+          (std::ranges::any_of(n.in, quantized) || std::ranges::any_of(n.out, quantized)))
+        ++nodes[fmt::format("{} on {} ({})", n.op->name, k.name,
+                            k.refusals.empty() ? "it has no other kernel" : k.refusals)];
+    }
+  std::vector<std::string> list;
+  for (const auto& [text, count] : nodes) list.push_back(fmt::format("{} x {}", count, text));
+  return list;
+}
 
 void print_summary(Console& console, const Config& config, const StepConfig& step, const ProgramPlan& plan,
                    const TrainingData& data, const Schedule& schedule, const std::filesystem::path& run) {
@@ -56,6 +76,7 @@ void print_summary(Console& console, const Config& config, const StepConfig& ste
                                    : ""));
   }
   for (const std::string& option : step.recipe.idle) console.notice(option + " changes nothing in this recipe");
+  for (const std::string& slow : slow_quantized_ops(plan)) console.notice("slow, with the same bits: " + slow);
   if (schedule.warmup > schedule.length)
     console.notice("the warm-up is longer than the schedule: the peak rate is never reached");
   if (schedule.length < steps)

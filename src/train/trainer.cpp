@@ -20,6 +20,7 @@
 #include "train/fits.h"
 #include "train/metrics.h"
 #include "train/model_setup.h"
+#include "train/numerics.h"
 #include "train/run_state.h"
 #include "train/signals.h"
 #include "train/summary.h"
@@ -117,13 +118,14 @@ class Trainer {
   std::unique_ptr<RunLock> lock_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<Stepper> stepper_;
+  std::unique_ptr<Numerics> numerics_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<Batch> batch_, evaluation_batch_;
   Progress progress_;
   Start start_;
   int64_t first_step_ = 0, saved_step_ = -1, evaluated_step_ = -1;
-  bool reached_target_ = false;
+  bool reached_target_ = false, warned_of_scales_ = false;
   double best_evaluation_ = INFINITY, mean_seconds_ = 0, data_wait_ = 0, evaluation_seconds_ = 0, save_seconds_ = 0;
   Clock::time_point started_ = Clock::now(), last_completion_;
 };
@@ -175,6 +177,8 @@ bool Trainer::prepare() {
   print_summary(console_, config_, step, plan, data_, schedule_, run_);
   if (options_.verbose) print_kernels(console_, plan);
   stepper_ = std::make_unique<Stepper>(step, std::move(plan));
+  if (const int64_t period = config_.get_int("numerics_period"); period > 0)
+    numerics_ = std::make_unique<Numerics>(*stepper_, *metrics_, period);
   if (samples) decoder_ = std::make_unique<Decoder>(stepper_->program(), sample_buckets(), step.microbatch.length);
   start_state();
   if (progress_.step == steps_ && start_.kind == Start::resume) {
@@ -286,7 +290,23 @@ void Trainer::one_step() {
       metrics_->event(progress_.step, "precision", finish_text(*finish));
     }
   }
+  if (numerics_) numerics_->before(progress_.step);
   const StepResult r = stepper_->run(rows(), schedule_.rate(progress_.step), progress_.updates + 1);
+  if (numerics_)
+    for (const std::string& warning : numerics_->after(progress_.step, r.loss.loss())) {
+      metrics_->event(progress_.step, "warning", warning);
+      console_.warning("warning: " + warning);
+    }
+  if (r.unscaled > 0 && !warned_of_scales_) {
+    const std::string what =
+        fmt::format("step {}: {} quantised copies are all zeros, their values are not: {}", progress_.step, r.unscaled,
+                    stepper_->config().recipe.fprop.b.tensor_scale == TensorScale::delayed
+                        ? "their delayed scales have seen no value yet"
+                        : "they have no scale of the tensor (recipe_disable=[two_level])");
+    metrics_->event(progress_.step, "warning", what);
+    console_.warning("warning: " + what);
+    warned_of_scales_ = true;
+  }
   if (r.updated)
     ++progress_.updates;
   else
@@ -485,6 +505,9 @@ int Trainer::finish() {
   if (std::isfinite(best_evaluation_)) console_.result(fmt::format("best evaluation loss {:.4f}", best_evaluation_));
   console_.result(
       fmt::format("run folder {}: metrics.jsonl, config.yml{}", run_.string(), writer_ ? ", checkpoints/" : ""));
+  if (numerics_)
+    console_.line(fmt::format("quantizer statistics took {:.1f} s, {:.2f} % of the run", numerics_->seconds(),
+                              100 * numerics_->seconds() / wall));
   metrics_->event(progress_.step, "stop", "complete");
   print_next_commands();
   return exit_done;

@@ -495,7 +495,7 @@ TEST_P(PrecisionP15Step, ABadActivationIsNamedByItsQuantiser) {
     named = found ? found->tensor : "";
     (named.find("norm") != named.npos ? high : low) = w;
   }
-  EXPECT_EQ(named, "layers.1/mlp/gate_proj quantize, result 0");
+  EXPECT_EQ(named, "layers.1/mlp/gate_proj quantize x, result 0");
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, PrecisionP15Step,

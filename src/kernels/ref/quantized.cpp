@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -217,16 +218,28 @@ struct Saved : Numbers {
 };
 
 // random: i32 {seed, step, first row of x in the whole batch, 0}.
-Source column_source(const KernelCall& c, const QuantSpec& spec, const Tensor& x, const int32_t* random) {
-  const int64_t tokens = c.attrs.get_int("tokens"), width = x.dim(-1), sequence = filled(spec, tokens);
+Source column_source(const Attrs& attrs, const QuantSpec& spec, const Tensor& x, const int32_t* random) {
+  const int64_t tokens = attrs.get_int("tokens"), width = x.dim(-1), sequence = filled(spec, tokens);
   const int64_t first = random[2] / tokens * sequence;
   const Bits bits{static_cast<uint32_t>(random[0]),
                   static_cast<uint32_t>(random[1]),
-                  static_cast<uint32_t>(c.attrs.get_int("site")),
+                  static_cast<uint32_t>(attrs.get_int("site")),
                   first / 16 * width,
                   1,
                   width};
   return {width, x.type.rows() / tokens * sequence, true, first / 128, bits, nullptr, nullptr};
+}
+
+Source row_source(const Attrs& attrs, const QuantSpec& spec, const Tensor& x, const int32_t* random) {
+  const int64_t width = x.dim(-1), length = spec.hadamard > 0 ? filled(spec, width) : width,
+                blocks = (length + 15) / 16;
+  const Bits bits{static_cast<uint32_t>(random[0]),
+                  static_cast<uint32_t>(random[1]),
+                  static_cast<uint32_t>(attrs.get_int("site")),
+                  random[2] * blocks,
+                  blocks,
+                  1};
+  return {x.type.rows(), length, false, 0, bits, nullptr, nullptr};
 }
 
 void make_copies(const KernelCall& c, const Tensor& x, const int32_t* random, float delayed) {
@@ -235,18 +248,13 @@ void make_copies(const KernelCall& c, const Tensor& x, const int32_t* random, fl
   const int64_t tokens = c.attrs.get_int("tokens"), width = x.dim(-1);
   size_t k = 0;
   if (row.active()) {
-    const int64_t length = row.hadamard > 0 ? filled(row, width) : width, blocks = (length + 15) / 16;
-    const Numbers m{&x, tokens, width, length, tokens};
-    const Bits bits{static_cast<uint32_t>(random[0]),
-                    static_cast<uint32_t>(random[1]),
-                    static_cast<uint32_t>(c.attrs.get_int("site")),
-                    random[2] * blocks,
-                    blocks,
-                    1};
-    Quantizer(row, {x.type.rows(), length, false, 0, bits, &m, load_row}, c.out[k++], buffer).run(delayed);
+    Source source = row_source(c.attrs, row, x, random);
+    const Numbers m{&x, tokens, width, source.length, tokens};
+    source.context = &m, source.load = load_row;
+    Quantizer(row, source, c.out[k++], buffer).run(delayed);
   }
   if (column.active()) {
-    Source source = column_source(c, column, x, random);
+    Source source = column_source(c.attrs, column, x, random);
     const Numbers m{&x, tokens, width, 0, filled(column, tokens)};
     source.context = &m, source.load = load_column<Numbers>;
     Quantizer(column, source, c.out[k], buffer).run(delayed);
@@ -338,13 +346,29 @@ void quantize_weights(const KernelCall& c) {
 void requantize(const KernelCall& c) {
   const Tensor& x = c.in[0];
   const QuantSpec column = spec_of(c.attrs, "column");
-  Source source = column_source(c, column, x, c.in[1].as<int32_t>());
+  Source source = column_source(c.attrs, column, x, c.in[1].as<int32_t>());
   const int64_t tokens = c.attrs.get_int("tokens");
   const Saved m{{&x, tokens, x.dim(-1), 0, filled(column, tokens)}, QuantizedView(x)};
   source.context = &m, source.load = load_column<Saved>;
   Quantizer(column, source, c.out[0], reinterpret_cast<float*>(c.workspace)).run(1);
   QuantizedHeader& h = QuantizedView(c.out[0]).header();
   h.saved = m.q.header().decode, h.by_amax = 0;
+}
+
+void visit_values(const Attrs& attrs, bool column, const Tensor& x, const int32_t* random,
+                  const ValueVisitor& visitor) {
+  const QuantSpec spec = spec_of(attrs, column ? "column" : "row");
+  const int64_t tokens = attrs.get_int("tokens"), width = x.dim(-1);
+  Source source = column ? column_source(attrs, spec, x, random) : row_source(attrs, spec, x, random);
+  const Numbers numbers{&x, tokens, width, source.length, filled(spec, tokens)};
+  std::optional<Saved> saved;
+  source.context = &numbers, source.load = column ? load_column<Numbers> : load_row;
+  if (is_quantized(x.type.dtype))
+    source.context = &saved.emplace(Saved{numbers, QuantizedView(x)}), source.load = load_column<Saved>;
+  for (int64_t i = 0; i < source.vectors; ++i) {
+    load_vector(source, spec, i, visitor.buffer);
+    visitor.see(visitor.context, i, visitor.buffer);
+  }
 }
 
 void record_amax(const KernelCall& c) {
