@@ -16,6 +16,6 @@ struct Command {
 };
 
 extern const Command train_command, eval_command, generate_command, plan_command, config_command, data_command,
-    ckpt_command, verify_command, report_command, bench_command, profile_command, doctor_command;
+    ckpt_command, verify_command, report_command, bench_command, profile_command, doctor_command, inspect_command;
 
 }  // namespace nibble

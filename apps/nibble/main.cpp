@@ -19,9 +19,10 @@
 namespace nibble {
 namespace {
 
-constexpr const Command* commands[] = {&train_command,  &eval_command,  &generate_command, &plan_command,
-                                       &config_command, &data_command,  &ckpt_command,     &verify_command,
-                                       &report_command, &bench_command, &profile_command,  &doctor_command};
+constexpr const Command* commands[] = {&train_command,  &eval_command,    &generate_command, &plan_command,
+                                       &config_command, &data_command,    &ckpt_command,     &verify_command,
+                                       &report_command, &inspect_command, &bench_command,    &profile_command,
+                                       &doctor_command};
 
 void print_overview(std::FILE* to) {
   fmt::print(to, "nibble {}: pre-trains large language models on this machine\n\nusage: nibble COMMAND [arguments]\n\n",

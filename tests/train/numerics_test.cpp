@@ -15,6 +15,7 @@
 #include "tiny.h"
 #include "train/numerics.h"
 #include "train/step.h"
+#include "train/summary.h"
 #include "train/trainer.h"
 
 namespace nibble {
@@ -114,6 +115,18 @@ TEST(NumericsBlank, ARunStopsAndSavesNothing) {
   EXPECT_NE(hint.find("no checkpoint was saved"), std::string::npos) << hint;
   const std::filesystem::path saved = folder / "out/run/checkpoints";
   EXPECT_TRUE(!std::filesystem::exists(saved) || std::filesystem::is_empty(saved));
+}
+
+TEST(NumericsNotice, QuantisedOperationsOnTheReferenceAreListed) {
+  const StepConfig c = with_recipe("te_nvfp4");
+  if (cpu_targets().back() == CpuTarget::ref) return;  // there the reference is what was asked for
+  ProgramPlan plan = plan_training(c, 1, cpu_targets().back());
+  EXPECT_TRUE(slow_quantized_ops(plan).empty()) << slow_quantized_ops(plan)[0];
+  for (ExecutablePlan& e : plan.executables)
+    for (size_t i = 0; i < e.kernels.size(); ++i)
+      if (e.graph.nodes[i].op == &qlinear_wgrad_op) e.kernels[i].name = "ref", e.kernels[i].refusals = "avx2: odd";
+  EXPECT_EQ(slow_quantized_ops(plan), (std::vector<std::string>{"14 x qlinear_wgrad on ref (avx2: odd)"}));
+  EXPECT_TRUE(slow_quantized_ops(plan_training(c, 1, CpuTarget::ref)).empty());
 }
 
 // Three tensors [rows, 48]: normal numbers, the same with one large value and one loud channel, the same about a mean.
