@@ -7,6 +7,7 @@
 #include "core/quant_spec.h"
 #include "core/quantized.h"
 #include "kernels/ref/quantized.h"
+#include "numerics/nvfp4_rule.h"
 #include "numerics/quantized_product.h"
 
 namespace nibble {
@@ -22,19 +23,23 @@ double tree(double* lane) {
 
 class Statistics {
  public:
+  // Of every `period` elements of a row the first `tokens` are values.
   Statistics(const QuantSpec& spec, bool column, int64_t tokens, int64_t period, const Tensor& made)
-      : spec_(spec), q_(made), column_(column), used_(tokens), period_(period) {
+      : spec_(spec), q_(made), column_(column) {
     const QuantizedLayout& l = q_.layout;
     for (int code = 0; code < 256; ++code) {
       const uint8_t byte[] = {static_cast<uint8_t>(code)};
       value_[code] = element_value(spec.format, byte, 0);
     }
-    rule_ = spec.four_six != FourSix::off ? nvfp4_four_six : nvfp4_standard;
-    rule_.pow2 = spec.tensor_scale == TensorScale::pow2, rule_.unit = spec.tensor_scale == TensorScale::unit;
+    rule_ = nvfp4_rule(spec);
     const bool tseng = spec.floor_scale && spec.rounding == Rounding::stochastic;
     gain_ = tseng ? 4.0 / 3 : 1, taken_ = tseng ? 0.75f : 1;
     most_.assign(static_cast<size_t>(l.blocks), 0);
-    decoded_.resize(static_cast<size_t>(l.columns)), codes_.resize(static_cast<size_t>(l.columns));
+    const auto columns = static_cast<size_t>(l.columns);
+    decoded_.resize(columns), codes_.resize(columns), encode_.resize(columns), block_.resize(columns);
+    for (size_t e = 0; e < columns; ++e) block_[e] = e / static_cast<size_t>(q_.format.columns);
+    for (int64_t e = 0; e < l.columns; ++e)
+      if (e % period < tokens) inside_.push_back(e);
     const auto channels = static_cast<size_t>(column ? l.rows : l.columns);
     mean_.assign(channels, 0), energy_.assign(channels, 0);
   }
@@ -42,14 +47,13 @@ class Statistics {
   void row(int64_t i, const float* x) {
     decode(i);
     double lane[sums][16] = {};
-    for (int64_t e = 0; e < q_.layout.columns; ++e) {
-      if (!inside(e)) continue;
+    for (const int64_t e : inside_) {
       const double v = x[e], d = decoded_[static_cast<size_t>(e)], v2 = v * v;
       const int64_t j = e % 16;
       lane[x1][j] += v, lane[x2][j] += v2, lane[x3][j] += v2 * v, lane[x4][j] += v2 * v2;
       lane[cross][j] += v * d, lane[error][j] += (v - d) * (v - d);
       if (!column_) mean_[static_cast<size_t>(e)] += v, energy_[static_cast<size_t>(e)] += v2;
-      count(i, e, x[e]);
+      count(e, x[e]);
     }
     double total[sums];
     for (int s = 0; s < sums; ++s) sum_[s] += total[s] = tree(lane[s]);
@@ -91,7 +95,6 @@ class Statistics {
   }
 
  private:
-  bool inside(int64_t e) const { return e % period_ < used_; }
   bool is_e4m3_scale() const { return spec_.format == DType::nvfp4 || spec_.format == DType::nvfp4_2d; }
 
   int scale_byte(int64_t i, int64_t e) const { return q_.format.scales ? q_.scales(i)[e / q_.format.columns] : 0; }
@@ -104,6 +107,7 @@ class Statistics {
       const int64_t end = std::min(q_.layout.columns, first + q_.format.columns);
       const float scale = block_scale_value(spec_.format, scale_byte(i, first));
       const float whole = h.by_amax != 0 ? (scale * h.amax) * rcp_2688 : scale * h.decode;
+      std::fill(encode_.begin() + first, encode_.begin() + end, at_most_max(1 / (scale * h.decode)) * taken_);
       for (int64_t e = first; e < end; ++e) {
         const int code = q_.format.bits == 4 ? codes[e / 2] >> (e % 2 * 4) & 15 : codes[e];
         codes_[static_cast<size_t>(e)] = static_cast<uint8_t>(code);
@@ -112,7 +116,7 @@ class Statistics {
     }
   }
 
-  void count(int64_t i, int64_t e, float x) {
+  void count(int64_t e, float x) {
     const int code = codes_[static_cast<size_t>(e)];
     const bool four_bits = q_.format.bits == 4;
     const int magnitude = four_bits ? code & 7 : code & 0x7F;
@@ -120,9 +124,8 @@ class Statistics {
     ++r_.elements;
     nonzero_ += x != 0, zeros_ += x != 0 && decoded_[static_cast<size_t>(e)] == 0, at_max_ += magnitude == largest;
     if (four_bits) ++r_.code_hist[static_cast<size_t>(code)];
-    const float scale = block_scale_value(spec_.format, scale_byte(i, e));
-    clipped_ += std::fabs(x * (at_most_max(1 / (scale * q_.header().decode)) * taken_)) > value_[largest];
-    float& most = most_[static_cast<size_t>(e / q_.format.columns)];
+    clipped_ += std::fabs(x * encode_[static_cast<size_t>(e)]) > value_[largest];
+    float& most = most_[block_[static_cast<size_t>(e)]];
     most = std::max(most, std::fabs(x));
   }
 
@@ -152,7 +155,9 @@ class Statistics {
   const QuantSpec& spec_;
   QuantizedView q_;
   bool column_;
-  int64_t used_, period_;  // of every period_ elements of a row the first used_ are values, the rest is fill
+  std::vector<int64_t> inside_;  // elements of a row that are values; the rest is fill
+  std::vector<size_t> block_;    // of each element of a row
+  std::vector<float> encode_;    // what each is multiplied with before it is rounded
   Nvfp4Rule rule_;
   double gain_ = 1;
   float taken_ = 1;
