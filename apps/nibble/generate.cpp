@@ -7,9 +7,11 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "command.h"
 #include "core/error.h"
+#include "io/checkpoint_load.h"
 #include "io/config.h"
 #include "io/file.h"
 #include "sample/generate.h"
@@ -116,12 +118,14 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print(stderr, "note: n_ctx={} is beyond the {} positions the model knows: text gets worse there\n", context,
                trained);
   const std::vector<int64_t> buckets = row_buckets(std::min(c.get_int("prefill_chunk"), context));
-  const GenRecipe recipe = gen_recipe_of(c, open.model.layers);
+  std::optional<ParameterReader> packed;  // whose codes are taken as they are
+  if (open.shape.packed && c.get_string("gen_recipe") == "same") packed.emplace(open.source, wanted_tensors(open.model));
+  const GenRecipe recipe = packed ? packed_recipe(*packed, open.model) : gen_recipe_of(c, open.model.layers);
   std::vector<NamedGraph> graphs = decode_graphs(open.model, buckets, context);
   const WeightSpecs codes = apply_gen_recipe(recipe, graphs);
   Program program(plan_program(std::move(graphs), resolve_threads(c.get_int("threads")),
                                resolve_target(c.get_string("cpu_target"))));
-  load_weights(open, program, codes);
+  load_weights(open, program, codes, packed ? &*packed : nullptr);
   Decoder decoder(program, buckets, context);
   const std::string& out = c.get_string("out");
   const bool terminal = isatty(STDOUT_FILENO) != 0, json = c.get_bool("json");

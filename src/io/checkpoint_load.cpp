@@ -188,7 +188,10 @@ void ParameterReader::read(const std::string& name, float* out) const {
 void load_parameters(const ModelSource& source, const std::vector<ParameterTarget>& targets) {
   std::vector<WantedTensor> wanted;
   for (const ParameterTarget& t : targets) wanted.push_back({t.name, t.shape});
-  const ParameterReader reader(source, wanted);
+  load_parameters(ParameterReader(source, wanted), targets);
+}
+
+void load_parameters(const ParameterReader& reader, const std::vector<ParameterTarget>& targets) {
   std::vector<float> passing;
   for (const ParameterTarget& t : targets) {
     int64_t elements = 1;

@@ -46,6 +46,8 @@ class ParameterReader {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Reads these parameters of an open model.
+void load_parameters(const ParameterReader& reader, const std::vector<ParameterTarget>& targets);
 /// Reads exactly these parameters. Errors: those of ParameterReader.
 void load_parameters(const ModelSource& source, const std::vector<ParameterTarget>& targets);
 

@@ -136,7 +136,7 @@ class Tensors {
   Tensors(const OpenModel& open, const ExportOptions& o)
       : options_(o),
         parameters_(llama_parameters(open.model)),
-        reader_(open.source, wanted(parameters_)),
+        reader_(open.source, wanted_tensors(open.model)),
         packer_(reader_, o.threads, o.target) {
     Recipe nothing;
     if (o.layout && open.shape.packed)
@@ -201,12 +201,6 @@ class Tensors {
     std::string weight;
     Kind kind;
   };
-
-  static std::vector<WantedTensor> wanted(const std::vector<Parameter>& parameters) {
-    std::vector<WantedTensor> list;
-    for (const Parameter& p : parameters) list.push_back({p.name, dims_of(p.shape)});
-    return list;
-  }
 
   void add_packed(const Parameter& p) {
     const bool modelopt = *options_.layout == PackedLayout::modelopt;

@@ -64,7 +64,18 @@ GenRecipe gen_recipe_of(const Config& config, int64_t layers) {
   return g;
 }
 
+GenRecipe packed_recipe(const ParameterReader& reader, const LlamaConfig& model) {
+  GenRecipe g{.text = "weights as packed, activations float32", .recipe = {}, .weight_only = true, .table = {}, .packed = {}};
+  for (const Parameter& p : llama_parameters(model))
+    if (reader.packed(p.name) != nullptr) g.packed.emplace(p.name, blocks_of_16);
+  return g;
+}
+
 WeightSpecs apply_gen_recipe(const GenRecipe& g, std::vector<NamedGraph>& graphs) {
+  if (!g.packed.empty()) {
+    for (NamedGraph& named : graphs) weights_to_codes(named.graph, g.packed);
+    return g.packed;
+  }
   WeightSpecs specs;
   if (!g.recipe.fprop.active() && !g.table.active()) return specs;
   for (NamedGraph& named : graphs) {
@@ -88,9 +99,13 @@ void put_weight(Program& program, const Parameter& p, const float* w, const Weig
                   specs.find(p.name)->second, program.plan().target, program.pool());
 }
 
-void load_weights(const OpenModel& open, Program& program, const WeightSpecs& specs) {
+void load_weights(const OpenModel& open, Program& program, const WeightSpecs& specs, const ParameterReader* packed) {
   std::vector<ParameterTarget> targets;
   for (const Parameter& p : llama_parameters(open.model)) {
+    if (packed != nullptr && packed->packed(p.name) != nullptr) {
+      packed->packed(p.name)->store(program.state(StateRole::codes, p.name));
+      continue;
+    }
     const std::span<const int64_t> dims = p.shape.dims();
     float* const at = program.has_state(StateRole::parameter, p.name)
                           ? program.state(StateRole::parameter, p.name).as<float>()
@@ -99,7 +114,10 @@ void load_weights(const OpenModel& open, Program& program, const WeightSpecs& sp
                          put_weight(program, p, w, specs);
                        }});
   }
-  load_parameters(open.source, targets);
+  if (packed != nullptr)
+    load_parameters(*packed, targets);
+  else
+    load_parameters(open.source, targets);
   const Tensor table = program.state(StateRole::constant, "rope_table");
   fill_rope_table(open.model.rope, open.model.head_size, 0, table.dim(0), table.as<float>());
 }

@@ -69,6 +69,15 @@ OpenModel open_model(const fs::path& path) {
   return open;
 }
 
+std::vector<WantedTensor> wanted_tensors(const LlamaConfig& model) {
+  std::vector<WantedTensor> list;
+  for (const Parameter& p : llama_parameters(model)) {
+    const std::span<const int64_t> dims = p.shape.dims();
+    list.push_back({p.name, {dims.begin(), dims.end()}});
+  }
+  return list;
+}
+
 void load_weights(const OpenModel& open, Program& program) {
   load_weights(open.source, program, open.model);
   const Tensor table = program.state(StateRole::constant, "rope_table");

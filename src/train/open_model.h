@@ -9,6 +9,7 @@
 #include "data/tokenizer.h"
 #include "io/hf_config.h"
 #include "io/run_folder.h"
+#include "io/safetensors.h"
 #include "models/llama.h"
 #include "runtime/program.h"
 
@@ -34,6 +35,8 @@ struct OpenModel {
 OpenModel open_model(const std::filesystem::path& path);
 /// Fills the parameters of a program, and its rope table. Verifies what it reads of a checkpoint.
 void load_weights(const OpenModel& open, Program& program);
+/// The names and shapes of a model's parameters, as its files must have them.
+std::vector<WantedTensor> wanted_tensors(const LlamaConfig& model);
 /// Ids that a prompt becomes: with the tokenizer's template for a Hugging Face folder, with BOS if the model was
 /// trained with it. Strings of special tokens are those tokens. Never empty.
 std::vector<int32_t> prompt_ids(const OpenModel& open, std::string_view text);

@@ -68,6 +68,22 @@ TEST(GenRecipe, SameIsAsTrainedAndFp32AreTheMasters) {
   EXPECT_NE(weights.err.find("weights nvfp4_2d, activations float32"), std::string::npos) << weights.err;
 }
 
+// An export is not rounded again: its codes are what is multiplied, with the numbers that they stand for.
+TEST(GenRecipe, AnExportGeneratesWithItsOwnCodes) {
+  const Ended exported = trained()({"ckpt", "export", "nibble_output/run", "small", "format=nvfp4", "overwrite=true"});
+  ASSERT_EQ(exported.exit, 0) << exported.err;
+  const auto from = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "small", "prompt=the", "max_new_tokens=24", "temperature=0"});
+    return trained()(more);
+  };
+  const Ended codes = from({}), decoded = from({"gen_recipe=fp32"});
+  ASSERT_EQ(codes.exit, 0) << codes.err;
+  EXPECT_EQ(codes.out, decoded.out);
+  EXPECT_NE(codes.err.find("recipe weights as packed, activations float32"), std::string::npos) << codes.err;
+  EXPECT_NE(codes.err.find("of codes and"), std::string::npos) << codes.err;
+  EXPECT_EQ(decoded.err.find("of codes and"), std::string::npos) << decoded.err;
+}
+
 // What generate says it holds: with all weights as codes a seventh of float32, for 4.5 bits stand for 32.
 TEST(GenRecipe, WeightsAreHeldAsCodes) {
   const auto bytes = [](const std::string& recipe) {
