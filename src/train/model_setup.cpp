@@ -145,6 +145,10 @@ Schedule schedule_of(const Config& config) {
 Recipe recipe_of(const Config& config, int64_t layers) {
   const std::string &name = config.get_string("quantization"), &file = config.get_string("recipe_file");
   if (name.empty() && file.empty()) return {};
+  if (file.empty() && name == "auto")
+    throw Error("E102", "quantization=auto chooses a recipe for training, and nothing is trained here")
+        .where("{}", config.origin("quantization"))
+        .hint("quantization=te_nvfp4, or another recipe by its name");
   RecipeOptions o;
   o.disable = config.get_list("recipe_disable");
   o.sites = config.get_string("quantize_sites") == "mlp" ? Sites::mlp : Sites::all;

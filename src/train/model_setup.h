@@ -16,7 +16,8 @@ LlamaShape hf_shape_of(const LlamaConfig& model, int64_t max_positions);
 
 OptimizerConfig optimizer_of(const Config& config);
 Schedule schedule_of(const Config& config);
-/// What `quantization`, or recipe_file, and the keys beside it say. quantization=auto must have been resolved.
+/// What `quantization`, or recipe_file, and the keys beside it say. Errors: E102 for
+/// quantization=auto, which with_auto_recipe resolves.
 Recipe recipe_of(const Config& config, int64_t layers);
 /// How the run ends, if finish_high_precision or the recipe's file says so. E102 for a start at a decay that the
 /// schedule has not, and for a recipe that cannot end so.

@@ -123,6 +123,11 @@ TEST(GenRecipe, WhatItCannotDoIsRefused) {
   EXPECT_EQ(typo.exit, 64);
   EXPECT_NE(typo.err.find("E502"), std::string::npos) << typo.err;
   EXPECT_NE(typo.err.find("weight_only_all"), std::string::npos) << typo.err;
+  for (const char* key : {"quantization=auto", "gen_recipe=auto"}) {
+    const Ended chosen = generate({key});
+    EXPECT_EQ(chosen.exit, 78) << chosen.err;
+    EXPECT_NE(chosen.err.find("E102"), std::string::npos) << chosen.err;
+  }
   const Ended delayed = generate({"gen_recipe=fp8_delayed"});
   EXPECT_EQ(delayed.exit, 78);
   EXPECT_NE(delayed.err.find("E102"), std::string::npos) << delayed.err;

@@ -115,7 +115,7 @@ TEST(PrecisionP52, EveryKernelEqualsTheDefinition) {
 // The kernel on vpdpbusd is bit-equal too where all operands have 4 bits.
 TEST(PrecisionP52, VnniEqualsTheDefinition) {
   const Kernel& kernel = qlinear_rows_cpu.front();
-  if (!cpu_runs(kernel.needs)) GTEST_SKIP() << "needs " << name_of(kernel.needs);
+  if (!cpu_runs(kernel.needs)) GTEST_SKIP() << "this CPU lacks " << name_of(kernel.needs);
   for (const int64_t m : {1, 7, 150}) {
     const std::vector<Owned> x = quantize_rows(matrix(m, 200, uneven(m, 200, 5)), "nvfp4");
     const Owned w = row_copy(matrix(70, 200, uneven(70, 200, 6)), "nvfp4_2d");
