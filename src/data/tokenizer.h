@@ -73,7 +73,8 @@ class Tokenizer {
 
   /// Writes the tokenizer's files into an existing folder: tokenizer.json and tokenizer_config.json of a tokenizer made
   /// here; the files it was loaded from unchanged (tokenizer.model, vocab.json and merges.txt beside it included).
-  /// model_max_length goes into a new tokenizer_config.json only.  Error: E803 when a file cannot be written.
+  /// model_max_length goes into a new tokenizer_config.json only.  Each file appears whole, tokenizer.json as the last:
+  /// where it stands, everything stands.  Error: E801 when a file cannot be written.
   void save(const std::filesystem::path& folder, int64_t model_max_length) const;
   /// What save writes, by name: for writers that keep their own checksums.
   std::vector<std::pair<std::string, std::string>> files(int64_t model_max_length) const;

@@ -2,13 +2,13 @@
 // Source: spec/training.md 4.2, errors E202, E302, E308, E309 and E803 of 7.2.
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_model.h"
 #include "data/unicode.h"
+#include "io/file.h"
 
 namespace nibble {
 namespace {
@@ -26,17 +26,6 @@ constexpr std::array<const char*, 9> companion_files = {"tokenizer_config.json",
                                                         "chat_template.json",
                                                         "sentencepiece.bpe.model"};
 constexpr std::array<const char*, 3> special_names = {"<|bos|>", "<|eos|>", "<|pad|>"};
-
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string bytes;
-  if (in) bytes.assign(std::istreambuf_iterator<char>(in), {});
-  if (!in)
-    throw Error("E202", "tokenizer file {} cannot be read", path.string())
-        .where("tokenizer_path={}", path.string())
-        .hint("check its permissions: ls -l {}", path.string());
-  return bytes;
-}
 
 // Nothing is there: a URL, something that looks like owner/name on a hub, or a path with a mistake in it.
 [[noreturn]] void missing(const fs::path& path) {
@@ -128,16 +117,9 @@ std::vector<std::pair<std::string, std::string>> Tokenizer::files(int64_t model_
 }
 
 void Tokenizer::save(const fs::path& folder, int64_t model_max_length) const {
-  for (const auto& [name, bytes] : files(model_max_length)) {
-    const fs::path path = folder / name;
-    std::ofstream out(path, std::ios::binary | std::ios::trunc);
-    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    out.close();
-    if (!out)
-      throw Error("E803", "tokenizer file {} cannot be written ({} bytes)", path.string(), bytes.size())
-          .where("{}", folder.string())
-          .hint("the folder must exist, be writable and have room");
-  }
+  std::vector<std::pair<std::string, std::string>> all = files(model_max_length);
+  std::stable_partition(all.begin(), all.end(), [](const auto& file) { return file.first != "tokenizer.json"; });
+  for (const auto& [name, bytes] : all) replace_file(folder / name, bytes);
 }
 
 std::string own_tokenizer_json(const std::vector<std::string>& tokens, const std::vector<BpeMerge>& merges,

@@ -68,7 +68,7 @@ fs::path newest_valid_checkpoint(const fs::path& run, int64_t before) {
   return {};
 }
 
-int64_t clean_run(const fs::path& run) { return remove_leftovers(run / "checkpoints"); }
+int64_t clean_run(const fs::path& run) { return remove_leftovers(run) + remove_leftovers(run / "checkpoints"); }
 
 std::vector<int64_t> apply_retention(const fs::path& run, std::optional<int64_t> keep, int64_t keep_period) {
   if (!keep) return {};

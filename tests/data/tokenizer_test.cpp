@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "data/tokenizer_check.h"
 #include "data/utf8.h"
+#include "io/file.h"
 
 namespace nibble {
 namespace {
@@ -423,6 +424,31 @@ TEST(TrainingT38, CasesThatCannotBeRead) {
   EXPECT_EQ(id_of(folder.write("bad.jsonl", "{\"text\": \"a\"}\n")), "E307");
   EXPECT_EQ(id_of(folder.write("good.jsonl", R"({"text": "a", "ids": [97], "decoded": "a"})")), "none");
   EXPECT_THROW(t.save(folder.path() / "absent", 1), Error);
+}
+
+// A run that is killed while it writes its tokenizer finds none at its next start, or all of it.
+TEST(DataT48, TokenizerAppearsWholeOrNotAtAll) {
+  const Tokenizer t = Tokenizer::byte_level();
+  int64_t failures = 0;
+  for (bool saved = false; !saved; ++failures) {
+    ASSERT_LT(failures, 50);
+    const Folder folder;
+    FaultInjection::arm(failures + 1, EIO, true);
+    try {
+      t.save(folder.path(), 64);
+      saved = true;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.id, "E801");
+    }
+    FaultInjection::disarm();
+    if (fs::exists(folder.path() / "tokenizer.json")) {
+      EXPECT_TRUE(fs::exists(folder.path() / "tokenizer_config.json")) << failures;
+      EXPECT_EQ(Tokenizer::load(folder.path()).hash(), t.hash()) << failures;
+    } else {
+      EXPECT_FALSE(saved);
+    }
+  }
+  EXPECT_GT(failures, 8);  // two files, each opened, written, fsynced and renamed
 }
 
 }  // namespace

@@ -33,9 +33,9 @@ const Folder folders[] = {
     {"runtime",  {"core", "numerics", "graph", "ops", "passes", "kernels"}},
     {"plan",     {"core", "graph", "ops", "passes", "models", "kernels", "runtime"}},
     {"io",       {"core", "numerics"}},
-    {"data",     {"core"}},
-    {"sample",   {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "data", "io"}},
-    {"train",    {"core", "numerics", "graph", "ops", "recipes", "passes", "plan", "runtime", "models", "data", "io", "sample"}},
+    {"data",     {"core", "io"}},
+    {"sample",   {"core", "numerics", "graph", "ops", "passes", "plan", "runtime", "models", "io", "data"}},
+    {"train",    {"core", "numerics", "graph", "ops", "recipes", "passes", "plan", "runtime", "models", "io", "data", "sample"}},
     {"bench",    {"core", "numerics", "graph", "ops", "passes", "kernels", "runtime", "models", "plan", "io", "sample", "train"}},
     {"report",   {"core"}}};
 // clang-format on
